@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine: `make train` and `make test`. Each sets itself up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format benchmark clean
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing lrnets and its tools into $(VENV) (a few minutes the first time) ..."
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+train: setup ## Train a ternary network from data to discrete weights
+	@$(BIN)/python examples/digits.py
+
+test: setup ## Run all tests
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## Put the code into the house style
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+benchmark: setup ## Measure a training step against float32 (keep the machine quiet)
+	@$(BIN)/python benchmarks/train_step.py
+
+clean: ## Remove .venv and what tools left behind
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,124 @@
+"""From distributions to an ordinary network with discrete weights: draw, re-estimate batch norm, keep the best."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lrnets.convert import HOOKS
+from lrnets.errors import describe
+from lrnets.layers import lr_layers
+from lrnets.modes import evaluating
+
+
+@torch.no_grad()
+def discretize(
+    model: nn.Module, mode: Literal["sample", "mode"] = "sample", *, generator: torch.Generator | None = None
+) -> nn.Module:
+    """A new, ordinary network in eval mode whose weights are drawn ("sample") or the most probable ones ("mode").
+
+    Its layers are torch's own; each discrete weight is a level of its value set times the layer's scale, and frozen.
+    Everything else is a copy, so the network holds nothing of the stochastic one, which is left as it was. Batch norm
+    statistics were gathered under noise: re-estimate them with `update_bn` before judging the network.
+    """
+    if mode not in ("sample", "mode"):
+        raise ValueError(f"mode must be 'sample' or 'mode', got {describe(mode)}")
+    # The copy finds each stochastic layer already "copied": as a plain layer. Logits are never duplicated.
+    memo: dict[int, Any] = {}
+    levels: dict[int, Tensor] = {}
+    weights: dict[tuple[int, float | None], nn.Parameter] = {}
+    for _, layer in lr_layers(model):
+        key = id(layer.logits)
+        if key not in levels:  # tied weights are one draw
+            logits = layer.weight_logits
+            drawn = layer.values.mode(logits) if mode == "mode" else layer.values.draw(logits, generator=generator)
+            levels[key] = drawn
+        plain = layer.to_plain(levels[key], copy.deepcopy(layer.bias, memo))
+        scale = None if layer.scale is None else float(layer.scale)
+        plain.weight = weights.setdefault((key, scale), plain.get_parameter("weight"))
+        memo[id(layer)] = plain
+    for _, layer in lr_layers(model):
+        for hooks in HOOKS:
+            setattr(memo[id(layer)], hooks, copy.deepcopy(getattr(layer, hooks), memo))
+    return copy.deepcopy(model, memo).eval()
+
+
+@torch.no_grad()
+def update_bn(net: nn.Module, loader: Iterable[Any], *, batches: int | None = None) -> nn.Module:
+    """Re-estimate, in place, batch-norm statistics on the (first) batches of `loader`; returns the network.
+
+    Statistics are the plain average over batches. Only batch norm is in training mode meanwhile: dropout stays off,
+    and a stochastic layer computes with its most probable weights. Batches are inputs, or tuples and lists that begin
+    with them. If anything fails the old statistics come back.
+    """
+    if batches is not None and batches < 1:
+        raise ValueError(f"batches must be at least 1, got {batches}; None takes all")
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.running_mean is not None]
+    if not norms:
+        return net
+    device = next((tensor.device for tensor in (*net.parameters(), *net.buffers())), None)
+    momenta = [norm.momentum for norm in norms]
+    statistics = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
+    try:
+        with evaluating(net):
+            for norm in norms:
+                norm.train()
+                norm.reset_running_stats()
+                norm.momentum = None  # cumulative average
+            seen = 0
+            for batch in islice(loader, batches):
+                net((batch[0] if isinstance(batch, (list, tuple)) else batch).to(device))
+                seen += 1
+            if not seen:
+                raise ValueError(
+                    "the loader gave no batch, so batch norm has no statistics; is it an exhausted iterator?"
+                )
+    except BaseException:
+        for norm, old in zip(norms, statistics):
+            for name, buffer in old.items():
+                norm.get_buffer(name).copy_(buffer)
+        raise
+    finally:
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+    return net
+
+
+class Selection(NamedTuple):
+    """The best of several drawn networks, and the scores of all."""
+
+    net: nn.Module
+    scores: list[float]
+
+
+def select_best(
+    model: nn.Module, score: Callable[[nn.Module], float], *, draws: int, generator: torch.Generator | None = None
+) -> Selection:
+    """Draw networks and keep the one with the highest score (section 4.4).
+
+    `score(net)` must use VALIDATION data. It may also change the network, so this is the place for `update_bn`.
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ValueError(f"draws must be a whole number of at least 1, got {describe(draws)}")
+    best: nn.Module | None = None
+    scores: list[float] = []
+    for draw in range(draws):
+        net = discretize(model, generator=generator)
+        with torch.no_grad():
+            value = float(score(net))
+        if math.isnan(value):
+            raise ValueError(
+                f"the score of draw {draw + 1} of {draws} is NaN; let score(net) return a number, higher for better"
+            )
+        if best is None or value > max(scores):
+            best = net
+        scores.append(value)
+    assert best is not None
+    return Selection(best.eval(), scores)

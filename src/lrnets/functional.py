@@ -1,0 +1,235 @@
+"""The local reparameterisation of linear maps: sample the pre-activation, not the weights.
+
+For z_i = sum_j w_ij h_j with independent random w_ij the central limit theorem gives z ~ N(m, v^2) with
+m = sum_j mu_ij h_j and v^2 = sum_j sigma^2_ij h_j^2 (eq. 4), so z = m + v * eps, eps ~ N(0, 1) (algorithm 1).
+
+Forward and backward are one autograd function that keeps the input, the logits (a parameter anyway) and eps / v:
+nothing of the weight's size and one tensor of the output's size. Moments are computed again in the backward pass, and
+on a CPU block by block: there, touching fresh memory costs more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lrnets.blocks import BLOCK, in_blocks, works_in_blocks
+from lrnets.noise import standard_normal_like
+from lrnets.weights import ValueSet, at_least_float32
+
+VARIANCE_FLOOR = 1e-8  # added to v^2 under the root; the authors' code has 1e-3, which is noise of its own
+
+Gradients = Sequence[Any]  # for input, weight and bias: a tensor, or None where it is not wanted
+Wanted = tuple[bool, bool, bool]
+
+
+class LinearMap(Protocol):
+    """A map that is linear in input and weight, with its gradients: all the reparameterisation has to know."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: Wanted) -> Gradients: ...
+
+    def blocks(self, x: Tensor, weight_shape: torch.Size) -> list[slice]:
+        """Parts of the weight's first dimension to be worked on one after the other."""
+
+    def outputs(self, z: Tensor, block: slice) -> Tensor:
+        """The part of the output, or of its gradient, that a block of the weight computes: a view."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """x W^T + bias; x (..., in), weight (out, in)."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: Wanted) -> Gradients:
+        rows = grad.reshape(-1, grad.shape[-1])  # (batch, out)
+        return (
+            grad @ weight if wanted[0] else None,
+            rows.T @ x.reshape(-1, x.shape[-1]) if wanted[1] else None,
+            rows.sum(0) if wanted[2] else None,
+        )
+
+    def blocks(self, x: Tensor, weight_shape: torch.Size) -> list[slice]:
+        out, fan_in = weight_shape
+        # With many rows of input the products cost far more than the moments, and want the whole matrix.
+        if out * fan_in <= 2 * BLOCK or x.numel() > 1024 * fan_in or not works_in_blocks(x):
+            return [slice(0, out)]
+        rows = max(1, BLOCK // fan_in)
+        return [slice(row, min(row + rows, out)) for row in range(0, out, rows)]
+
+    def outputs(self, z: Tensor, block: slice) -> Tensor:
+        return z[..., block]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution, or a transposed one, of one to three dimensions, as aten has it; x (batch, channels, ...)."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] | None = None
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.ops.aten.convolution(x, weight, bias, *self._settings())
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: Wanted) -> Gradients:
+        bias_size = [grad.shape[1]] if wanted[2] else None
+        return torch.ops.aten.convolution_backward(grad, x, weight, bias_size, *self._settings(), list(wanted))
+
+    def _settings(self) -> tuple[Any, ...]:
+        output_padding = self.output_padding or (0,) * len(self.stride)
+        return self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups
+
+    def blocks(self, x: Tensor, weight_shape: torch.Size) -> list[slice]:
+        return [slice(0, weight_shape[0])]
+
+    def outputs(self, z: Tensor, block: slice) -> Tensor:
+        return z
+
+
+def local_reparameterization(
+    x: Tensor,
+    logits: Tensor,
+    bias: Tensor | None,
+    values: ValueSet,
+    linear_map: LinearMap,
+    *,
+    scale: Tensor | None = None,
+    noise: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    variance_floor: float = VARIANCE_FLOOR,
+) -> Tensor:
+    """A sample of the pre-activation m + v * eps of a layer whose weights are distributed as `logits` say.
+
+    `logits` is (logits a weight, *weight shape); `scale` multiplies every weight. `noise` fixes eps (of the output's
+    shape); otherwise it is drawn from `generator`, or from torch's own. Under autocast the mean is computed in the
+    lower precision and the variance in float32.
+    """
+    check_input(x)
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    with torch.autocast(device, enabled=False):
+        return _Sample.apply(x, logits, bias, scale, noise, generator, values, linear_map, dtype, variance_floor)[0]
+
+
+def check_input(x: Tensor) -> None:
+    """Refuse what no layer with real weights can take."""
+    if not x.is_floating_point():
+        raise TypeError(
+            f"the input is {x.dtype}; a layer with discrete weights takes floating point, so pass x.float()"
+        )
+
+
+class _Sample(torch.autograd.Function):
+    """z = m + v * eps and, for the backward pass, eps / v."""
+
+    @staticmethod
+    def forward(x, logits, bias, scale, noise, generator, values, linear_map, dtype, floor):
+        inputs, squares = x.to(dtype), _square(at_least_float32(x))
+        parts = []
+        for block in linear_map.blocks(x, logits.shape[1:]):
+            mean, variance = _scaled_moments(values, logits[:, block], scale)
+            part_of_bias = None if bias is None else linear_map.outputs(bias, block).to(dtype)
+            m = linear_map(inputs, mean.to(dtype), part_of_bias)
+            parts.append((m, linear_map(squares, variance.to(squares.dtype), None)))
+        m, v = parts[0] if len(parts) == 1 else (torch.cat(part, -1) for part in zip(*parts))
+        # All terms of v^2 are non-negative, yet a Winograd convolution may round to below zero.
+        v = v.clamp_(min=0).add_(floor).sqrt_()
+        eps = standard_normal_like(v, generator) if noise is None else noise.to(v, copy=True)
+        z = m.addcmul_(v, eps) if m.dtype == v.dtype else torch.addcmul(m.to(v.dtype), v, eps).to(m.dtype)
+        return z, eps.div_(v)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, logits, bias, scale, _, _, values, linear_map, dtype, _ = inputs
+        ctx.save_for_backward(x, logits, scale, output[1])
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.values, ctx.linear_map, ctx.dtype = values, linear_map, dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad, _):
+        """Eq. 5: dL/dmu = dL/dz dm/dmu and dL/dsigma^2 = dL/dz eps / (2 v) dv^2/dsigma^2; dL/dh by way of both."""
+        if grad is None:
+            return (None,) * 10
+        x, logits, scale, eps_by_v = ctx.saved_tensors
+        values, linear_map, dtype, exact = ctx.values, ctx.linear_map, ctx.dtype, eps_by_v.dtype
+        for_x, for_logits, for_bias = ctx.needs_input_grad[:3]
+        inputs, squares, grad_v = x.to(dtype), _square(x.to(exact)), grad.to(exact) * eps_by_v
+        blocks = linear_map.blocks(x, logits.shape[1:])
+        grad_x: Any = None
+        grad_squares: Any = None
+        grad_logits: Any = None
+        grad_bias = []
+        for block in blocks:
+            mean, variance = _scaled_moments(values, logits[:, block], scale)
+            by_x, by_mean, by_bias = linear_map.backward(
+                linear_map.outputs(grad, block), inputs, mean.to(dtype), (for_x, for_logits, for_bias)
+            )
+            by_squares, by_variance, _ = linear_map.backward(
+                linear_map.outputs(grad_v, block), squares, variance.to(exact), (for_x, for_logits, False)
+            )
+            if for_x:
+                grad_x = by_x if grad_x is None else grad_x.add_(by_x)
+                grad_squares = by_squares if grad_squares is None else grad_squares.add_(by_squares)
+            if for_logits:
+                part = _logits_gradient(values, logits[:, block], by_mean, by_variance, scale)
+                if len(blocks) == 1:
+                    grad_logits = part
+                else:
+                    grad_logits = torch.empty_like(logits) if grad_logits is None else grad_logits
+                    grad_logits[:, block] = part
+            if for_bias:
+                grad_bias.append(by_bias)
+        if for_x:  # dv^2/dh = 2 h sigma^2: the 2 cancels the half of the root's derivative
+            grad_x = grad_x.to(x.dtype).addcmul_(x, grad_squares.to(x.dtype))
+        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 7)
+
+
+def _scaled_moments(values: ValueSet, logits: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the scaled weights."""
+    mean, variance = in_blocks(values.moments, at_least_float32(logits))
+    if scale is not None:
+        mean, variance = mean.mul_(scale), variance.mul_(scale * scale)
+    return mean, variance
+
+
+def _logits_gradient(
+    values: ValueSet, logits: Tensor, by_mean: Tensor, by_variance: Tensor, scale: Tensor | None
+) -> Tensor:
+    """The logits' gradient, given that of the scaled mean and twice that of the scaled variance."""
+    wide = at_least_float32(logits)
+    by_mean, by_variance = by_mean.to(wide.dtype), by_variance.to(wide.dtype)
+    if scale is None:
+        by_variance.mul_(0.5)
+    else:
+        by_mean.mul_(scale)
+        by_variance.mul_(0.5 * scale * scale)
+    return in_blocks(values.moments_backward, wide, by_mean, by_variance).to(logits.dtype)
+
+
+def _square(x: Tensor) -> Tensor:
+    """x^2 with the strides of x, those of dimensions of size 1 too.
+
+    They are all that tells a channels-last image of one channel from a contiguous one, and the convolution looks.
+    """
+    squared = x * x
+    if torch.compiler.is_compiling() or any(
+        a != b and n != 1 for a, b, n in zip(x.stride(), squared.stride(), x.shape)
+    ):
+        return squared
+    return squared.as_strided(x.shape, x.stride())

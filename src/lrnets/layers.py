@@ -1,0 +1,260 @@
+"""Layers whose weights are random variables over a few values: torch's signatures plus `values=`.
+
+In `train()` a layer samples its pre-activations; in `eval()` it computes with its most probable weights, so what is
+validated is what is deployed. Either way every weight is multiplied by the layer's `scale`, unless that is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from lrnets import functional
+from lrnets.weights import P_MAX, P_MIN, ValueSet, as_value_set, standardize
+
+Values = str | Sequence[float] | ValueSet
+
+
+class LRLayer(nn.Module):
+    """What all layers with random discrete weights share: logits, scale, bias, starts and draws.
+
+    `logits` has the weight's dimensions, the first of them once for each logit of a weight, so that a change of memory
+    format does to it what it does to torch's weight; `weight_logits` shows one logit after the other. `generator`, if
+    set, is where the layer's noise comes from.
+    """
+
+    plain: ClassVar[type[nn.Module]]  # torch's layer of the same kind
+    argument_names: ClassVar[tuple[str, ...]]  # what it is built from, as attributes of both
+    logits: nn.Parameter
+    bias: nn.Parameter | None
+    scale: Tensor | None
+    weight_shape: torch.Size
+    values: ValueSet
+    generator: torch.Generator | None = None
+    variance_floor: float = functional.VARIANCE_FLOOR
+
+    def __init__(self, template: nn.Module, values: Values, scale: bool, device: Any, dtype: Any) -> None:
+        """Take shapes and settings from `template`, torch's own layer built on the meta device."""
+        super().__init__()
+        self.values = as_value_set(values)
+        for name in cast(Sequence[str], template.__constants__):
+            setattr(self, name, getattr(template, name))
+        weight, bias = template.get_parameter("weight"), template._parameters["bias"]
+        dtype = dtype or torch.get_default_dtype()
+        self.weight_shape = weight.shape
+        shape = (self.values.logits_per_weight * weight.shape[0], *weight.shape[1:])
+        self.logits = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.register_buffer("scale", torch.ones((), device=device, dtype=dtype) if scale else None)
+        self.register_parameter(
+            "bias", None if bias is None else nn.Parameter(torch.empty(bias.shape, device=device, dtype=dtype))
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A random start: weights as if drawn from N(0, 1), scaled to the deviation of torch's own initialisation."""
+        fan_in = self.fan_in
+        with torch.no_grad():
+            start = self.values.random_start(self.weight_shape, device=self.logits.device, dtype=self.logits.dtype)
+            self.logits.copy_(start.flatten(0, 1))
+            if self.scale is not None:
+                self.scale.fill_(1 / math.sqrt(3 * fan_in) if fan_in else 1.0)
+            if self.bias is not None:
+                bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+                self.bias.uniform_(-bound, bound)
+
+    @property
+    def fan_in(self) -> int:
+        """Inputs that one output sums over (torch's convention, used for initialisation)."""
+        return self.weight_shape[1:].numel()
+
+    @property
+    def weight_logits(self) -> Tensor:
+        """The logits as (logits a weight, *weight shape)."""
+        return self.logits.unflatten(0, (self.values.logits_per_weight, self.weight_shape[0]))
+
+    @property
+    def weight(self) -> Tensor:
+        """The most probable weights, scaled: what `eval()` computes with."""
+        return self.scaled(self.values.mode(self.weight_logits))
+
+    def scaled(self, levels: Tensor) -> Tensor:
+        """Levels times the layer's scale."""
+        return levels if self.scale is None else levels * self.scale
+
+    def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
+        return functional.local_reparameterization(
+            x, self.weight_logits, self.bias, self.values, linear_map,
+            scale=self.scale, generator=self.generator, variance_floor=self.variance_floor,
+        )  # fmt: skip
+
+    def _compute(self, *inputs: Any) -> Tensor:
+        """Torch's own forward pass; it reads the settings and `weight` of this layer."""
+        functional.check_input(inputs[0])
+        return self.plain.forward(self, *inputs)
+
+    @classmethod
+    @torch.no_grad()
+    def from_plain(
+        cls, layer: nn.Module, values: Values, scale: bool, p_min: float = P_MIN, p_max: float = P_MAX
+    ) -> Self:
+        """The stochastic twin of torch's own layer: distributions started from its weights, its very own bias."""
+        weight, bias = layer.get_parameter("weight"), layer._parameters["bias"]
+        twin = cast(Any, cls)(
+            **_arguments(cls, layer), bias=bias is not None, device="meta", values=values, scale=scale
+        )
+        standard, deviation = standardize(weight)
+        logits = twin.values.start(standard, p_min, p_max).flatten(0, 1).to(weight.dtype)
+        if weight.dim() == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last):
+            logits = logits.contiguous(memory_format=torch.channels_last)
+        twin.logits = nn.Parameter(logits, requires_grad=weight.requires_grad)
+        twin.scale = deviation.to(weight.dtype) if scale else None
+        twin.bias = bias
+        return twin.train(layer.training)
+
+    @torch.no_grad()
+    def to_plain(self, levels: Tensor, bias: nn.Parameter | None) -> nn.Module:
+        """Torch's own layer with these settings, these levels times the scale as frozen weights, and this bias."""
+        layer = self.plain(**_arguments(type(self), self), bias=bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.scaled(levels), requires_grad=False)
+        layer.register_parameter("bias", bias)
+        return layer.train(self.training)
+
+    def extra_repr(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in _arguments(type(self), self).items())
+        return f"{settings}, bias={self.bias is not None}, values={self.values}, scale={self.scale is not None}"
+
+
+def _arguments(kind: type[LRLayer], layer: nn.Module) -> dict[str, Any]:
+    return {name: getattr(layer, name) for name in kind.argument_names}
+
+
+class LRLinear(LRLayer):
+    """y = x W^T + b with random discrete W; in training a sample of y (algorithm 1)."""
+
+    plain = nn.Linear
+    argument_names = ("in_features", "out_features")
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None,
+        *, values: Values = "ternary", scale: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(nn.Linear(in_features, out_features, bias, device="meta"), values, scale, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._sample(input, functional.Dense()) if self.training else self._compute(input)
+
+
+class _LRConv(LRLayer):
+    """A convolution with random discrete weights; its arguments are torch's and read by torch's own layer."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Any  # a tuple, or "same" or "valid"
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str
+    _reversed_padding_repeated_twice: list[int]
+    argument_names: ClassVar[tuple[str, ...]] = (
+        "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
+    )  # fmt: skip
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+        dtype: Any = None, *, values: Values = "ternary", scale: bool = True,
+    ) -> None:  # fmt: skip
+        settings = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
+        template = self.plain(*settings, device="meta")
+        super().__init__(template, values, scale, device, dtype)
+        self._reversed_padding_repeated_twice = cast(
+            list[int], template._reversed_padding_repeated_twice
+        )  # torch's forward reads it
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return self._compute(input)
+        with_batch = input.dim() == len(self.kernel_size) + 2
+        x, padding = self._padded(input if with_batch else input.unsqueeze(0))
+        z = self._sample(x, functional.Convolution(self.stride, padding, self.dilation, self.groups))
+        return z if with_batch else z.squeeze(0)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """The input, padded where the convolution itself cannot do it, and the padding left to the convolution."""
+        if self.padding_mode == "zeros" and not isinstance(self.padding, str):
+            return x, self.padding
+        both = self._reversed_padding_repeated_twice  # last dimension first, before and after
+        before, after = tuple(both[-2::-2]), tuple(both[::-2])
+        if self.padding_mode == "zeros" and before == after:
+            return x, before
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        return F.pad(x, both, mode=mode), (0,) * len(self.kernel_size)
+
+
+class LRConv1d(_LRConv):
+    """nn.Conv1d with random discrete weights."""
+
+    plain = nn.Conv1d
+    _conv_forward = nn.Conv1d._conv_forward
+
+
+class LRConv2d(_LRConv):
+    """nn.Conv2d with random discrete weights."""
+
+    plain = nn.Conv2d
+    _conv_forward = nn.Conv2d._conv_forward
+
+
+class LRConv3d(_LRConv):
+    """nn.Conv3d with random discrete weights."""
+
+    plain = nn.Conv3d
+    _conv_forward = nn.Conv3d._conv_forward
+
+
+class LRConvTranspose2d(_LRConv):
+    """nn.ConvTranspose2d with random discrete weights."""
+
+    plain = nn.ConvTranspose2d
+    _output_padding: Any = nn.ConvTranspose2d._output_padding
+    argument_names = (*_LRConv.argument_names, "output_padding")
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
+        output_padding: Any = 0, groups: int = 1, bias: bool = True, dilation: Any = 1, padding_mode: str = "zeros",
+        device: Any = None, dtype: Any = None, *, values: Values = "ternary", scale: bool = True,
+    ) -> None:  # fmt: skip
+        settings = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation)
+        LRLayer.__init__(
+            self, nn.ConvTranspose2d(*settings, cast(Any, padding_mode), device="meta"), values, scale, device, dtype
+        )
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if not self.training:
+            return self._compute(input, output_size)
+        extra = self._output_padding(input, output_size, self.stride, self.padding, self.kernel_size, 2, self.dilation)
+        with_batch = input.dim() == 4
+        linear_map = functional.Convolution(self.stride, self.padding, self.dilation, self.groups, True, tuple(extra))
+        z = self._sample(input if with_batch else input.unsqueeze(0), linear_map)
+        return z if with_batch else z.squeeze(0)
+
+
+LAYERS: tuple[type[LRLayer], ...] = (LRLinear, LRConv1d, LRConv2d, LRConv3d, LRConvTranspose2d)
+
+
+def lr_layers(model: nn.Module) -> Iterator[tuple[str, LRLayer]]:
+    """Each layer with random discrete weights and its name, shared ones once."""
+    for name, module in model.named_modules():
+        if isinstance(module, LRLayer):
+            yield name, module
+
+
+def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:
+    """Let all of a model's noise come from `generator`; None goes back to torch's own."""
+    for _, layer in lr_layers(model):
+        layer.generator = generator

@@ -1,0 +1,58 @@
+"""What keeps the weights' entropy right, and parameter groups for an optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrnets.layers import lr_layers
+
+
+def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0.0) -> Tensor:
+    """A scalar to add to the loss; both terms are sums over all random weights.
+
+    Probability decay (section 4.2) raises entropy: probability_decay * 1/2 sum theta^2. It belongs in the loss, where
+    Adam sees its gradient; it is not the decoupled decay of AdamW. The beta regulariser (section 4.3) lowers entropy:
+    beta * sum p (1 - p), which for more than two values is beta * sum 1/2 sum_k p_k (1 - p_k).
+    """
+    for name, weight in (("probability_decay", probability_decay), ("beta", beta)):
+        if not 0 <= weight < float("inf"):
+            raise ValueError(
+                f"{name} must be a finite number of at least 0, got {weight}; the paper uses 1e-11 and 1e-6"
+            )
+    first = next(model.parameters(), None)
+    total = torch.zeros((), device=None if first is None else first.device)
+    seen: set[int] = set()
+    for _, layer in lr_layers(model):
+        if id(layer.logits) in seen:  # tied weights count once
+            continue
+        seen.add(id(layer.logits))
+        if probability_decay:
+            flat = layer.logits.flatten()
+            total = total + 0.5 * probability_decay * torch.dot(flat, flat)
+        if beta:
+            p = layer.values.probabilities(layer.weight_logits)
+            total = total + 0.5 * beta * (p * (1 - p)).sum()
+    return total
+
+
+def param_groups(
+    model: nn.Module, *, lr: float, weight_decay: float = 0.0, logit_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Groups for a torch optimiser: logits (own learning rate, never decayed), float weights, and the rest.
+
+    Weight decay is for the float weights (two or more dimensions); biases and norms, in the rest, go without.
+    """
+    logits = {id(layer.logits) for _, layer in lr_layers(model)}
+    groups: dict[str, dict[str, Any]] = {
+        "logits": {"params": [], "lr": lr if logit_lr is None else logit_lr, "weight_decay": 0.0},
+        "weights": {"params": [], "lr": lr, "weight_decay": weight_decay},
+        "rest": {"params": [], "lr": lr, "weight_decay": 0.0},
+    }
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            name = "logits" if id(parameter) in logits else "weights" if parameter.dim() >= 2 else "rest"
+            groups[name]["params"].append(parameter)
+    return [{"name": name, **group} for name, group in groups.items() if group["params"]]
