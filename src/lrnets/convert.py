@@ -129,6 +129,8 @@ def _find_layers(model: nn.Module) -> _Found:
     found = _Found({}, {}, [])
     inside: dict[str, str] = {}  # parts of modules that use their parts' weights behind the layers' backs
     for name, module in model.named_modules():
+        if "parametrizations" in name.split("."):  # reported with the layer they parametrise
+            continue
         owner = next((text for prefix, text in inside.items() if name.startswith(prefix)), None)
         if isinstance(module, nn.MultiheadAttention):
             inside[f"{name}." if name else ""] = owner = "nn.MultiheadAttention computes with it directly"

@@ -121,8 +121,12 @@ class Binary(ValueSet):
         _check_probability_limits(p_min, p_max)
         return torch.logit((0.5 * (1 + weight)).clamp(p_min, p_max)).unsqueeze(0)
 
+    def draw(self, logits: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        below = _below(torch.sigmoid(at_least_float32(logits.detach())), generator)[0]
+        return torch.where(below, 1.0, -1.0).to(logits.dtype)
+
     def mode(self, logits: Tensor) -> Tensor:
-        return self._pick((logits.detach()[0] >= 0).long(), logits)
+        return torch.where(logits.detach()[0] >= 0, 1.0, -1.0).to(logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,10 @@ class Ternary(ValueSet):
         zero = (p_max - (p_max - p_min) * weight.abs()).clamp(p_min, p_max)
         positive = (0.5 * (1 + weight / (1 - zero))).clamp(p_min, p_max)
         return torch.stack([torch.logit(zero), torch.logit(positive)])
+
+    def draw(self, logits: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        zero, plus = _below(torch.sigmoid(at_least_float32(logits.detach())), generator)
+        return torch.where(zero, 0.0, torch.where(plus, 1.0, -1.0)).to(logits.dtype)
 
     def mode(self, logits: Tensor) -> Tensor:
         a, b = logits.detach().unbind(0)
@@ -280,6 +288,11 @@ def levels_in_a_byte(levels: int) -> int:
     if not 2 <= levels <= 256:
         raise ValueError(f"{levels} levels do not fit a packed byte; use 2 to 256 levels")
     return int(math.log(256) / math.log(levels) + 1e-9)
+
+
+def _below(p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Events of probability p, elementwise: always at p = 1, never at p = 0."""
+    return torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

@@ -1,0 +1,225 @@
+"""Drawn networks: what they are, what they compute, and how the best is chosen."""
+
+import copy
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lrnets
+from lrnets.layers import LRLayer
+
+
+def stochastic(values="ternary", **arguments) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, stride=2, groups=2, bias=False),
+        nn.Flatten(), nn.Linear(6 * 9, 5),
+    )  # fmt: skip
+    lrnets.convert_(model, values, keep=(), **arguments)
+    return model
+
+
+@pytest.mark.parametrize("mode", ["sample", "mode"])
+@pytest.mark.parametrize("values", ["binary", "ternary", (-4, -2, -1, 0, 1, 2, 4)])
+@pytest.mark.parametrize("scale", [True, False])
+def test_weights_are_exactly_levels_of_the_value_set_times_the_scale(mode, values, scale):
+    model = stochastic(values, scale=scale)
+    net = lrnets.discretize(model, mode)
+    assert not any(isinstance(module, LRLayer) for module in net.modules())
+    for index in (0, 3, 5):
+        lr, plain = model[index], net[index]
+        assert type(plain) is lr.plain
+        levels = torch.tensor(lr.values.levels) * (lr.scale if scale else 1)
+        assert torch.isin(plain.weight, levels).all()
+        assert plain.weight.unique().numel() >= 2
+        assert not plain.weight.requires_grad
+
+
+def test_a_drawn_network_computes_what_a_hand_written_loop_does():
+    model = stochastic(scale=False).eval()
+    net = lrnets.discretize(model)
+    x = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32)
+    w, b = net[0].weight.numpy(), net[0].bias.detach().numpy()
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    expected = np.zeros((4, 8, 8))
+    for o in range(4):
+        for i in range(8):
+            for j in range(8):
+                for c in range(2):
+                    for di in range(3):
+                        for dj in range(3):  # additions and subtractions only
+                            value = padded[c, i + di, j + dj]
+                            expected[o, i, j] += {1.0: value, 0.0: 0.0, -1.0: -value}[float(w[o, c, di, dj])]
+                expected[o, i, j] += b[o]
+    actual = net[0](torch.from_numpy(x)[None])[0].detach().numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_the_mode_network_equals_the_stochastic_one_in_eval():
+    model = stochastic().eval()
+    x = torch.randn(3, 2, 8, 8)
+    assert torch.equal(lrnets.discretize(model, "mode")(x), model(x))
+
+
+def test_draws_follow_the_distributions_and_the_generator():
+    model = nn.Sequential(lrnets.LRLinear(40, 50, scale=False))
+    p = model[0].values.probabilities(model[0].weight_logits).detach()
+    draws = 400
+    counts = torch.zeros_like(p)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(draws):
+        weight = lrnets.discretize(model, generator=generator)[0].weight
+        counts += torch.stack([weight == level for level in (-1, 0, 1)])
+    # Every one of 6000 frequencies within 5.5 standard errors: a chance of about 2e-4 to fail for a right sampler.
+    error = (p * (1 - p) / draws).sqrt()
+    assert ((counts / draws - p).abs() < 5.5 * error + 1 / draws).all()
+    first, second, third = (
+        lrnets.discretize(model, generator=torch.Generator().manual_seed(seed))[0].weight for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_an_explicit_generator_leaves_the_global_one_alone():
+    model = stochastic()
+    state = torch.get_rng_state()
+    lrnets.discretize(model, generator=torch.Generator().manual_seed(0))
+    lrnets.discretize(model, "mode")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_stochastic_network_is_untouched_and_not_referred_to():
+    model = stochastic()
+    before = copy.deepcopy(model.state_dict())
+    net = lrnets.discretize(model)
+    for parameter in net.parameters():
+        parameter.data.add_(1)
+    net[1].running_mean.add_(1)
+    assert model.training
+    assert not net.training
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values()))
+    alive = [weakref.ref(module) for module in model.modules()] + [weakref.ref(p) for p in model.parameters()]
+    del model
+    gc.collect()
+    assert all(reference() is None for reference in alive)
+
+
+def test_drawn_networks_can_be_saved_loaded_copied_and_exported(tmp_path):
+    net = lrnets.discretize(stochastic())
+    x = torch.randn(2, 2, 8, 8)
+    expected = net(x)
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    again = lrnets.discretize(stochastic(), "mode")
+    again.load_state_dict(torch.load(tmp_path / "net.pt", weights_only=True))
+    assert torch.equal(again(x), expected)
+    assert torch.equal(copy.deepcopy(net)(x), expected)
+    torch.testing.assert_close(torch.export.export(net, (x,)).module()(x), expected)
+
+
+def test_shared_modules_stay_shared_and_a_lone_layer_is_drawn_too():
+    model = nn.Sequential()
+    model.a = nn.Linear(4, 4)
+    model.b = nn.Sequential(model.a)
+    lrnets.convert_(model, keep=())
+    net = lrnets.discretize(model)
+    assert net.a is net.b[0]
+    assert type(lrnets.discretize(lrnets.LRConv1d(2, 3, 2))) is nn.Conv1d
+
+
+def test_hooks_on_a_stochastic_layer_work_on_the_drawn_one():
+    model = stochastic()
+    model[0].register_forward_pre_hook(lambda _, args: (args[0] * 0,))
+    net = lrnets.discretize(model, "mode")
+    x = torch.randn(1, 2, 8, 8)
+    torch.testing.assert_close(net[0](x)[0, :, 0, 0], net[0].bias)
+
+
+def test_unknown_mode_is_named():
+    with pytest.raises(ValueError, match="'best'"):
+        lrnets.discretize(stochastic(), "best")
+
+
+def test_update_bn_gives_the_average_of_batch_statistics_without_dropout():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    net.train()
+    net[1].eval()
+    net[1].momentum = 0.3
+    batches = [torch.randn(50, 3) * (i + 1) + i for i in range(4)]
+    assert lrnets.update_bn(net, ((x, "label") for x in batches), batches=3) is net
+    used = [x.double().numpy() for x in batches[:3]]
+    np.testing.assert_allclose(net[1].running_mean, np.mean([x.mean(0) for x in used], 0), rtol=1e-5)
+    np.testing.assert_allclose(net[1].running_var, np.mean([x.var(0, ddof=1) for x in used], 0), rtol=1e-5)
+    assert (net.training, net[0].training, net[1].training, net[1].momentum) == (True, True, False, 0.3)
+
+
+def test_update_bn_mends_a_drawn_network():
+    model = stochastic()
+    x = torch.randn(512, 2, 8, 8)
+    net = lrnets.discretize(model)
+    net[1].running_mean += 3.0
+    after_conv = net[0](x)
+    expected = (after_conv - after_conv.mean((0, 2, 3), keepdim=True)) / after_conv.std((0, 2, 3), keepdim=True)
+    lrnets.update_bn(net, [x])
+    torch.testing.assert_close(net[1](after_conv), expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("loader", [[], [torch.ones(4, 3), "no tensor"]])
+def test_a_failing_update_bn_brings_the_old_statistics_back(loader):
+    net = nn.Sequential(nn.BatchNorm1d(3)).eval()
+    net(torch.randn(8, 3))
+    net[0].running_mean.fill_(7)
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises((ValueError, AttributeError)):
+        lrnets.update_bn(net, loader)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values()))
+    assert net[0].momentum == 0.1
+
+
+def test_update_bn_refuses_zero_batches_and_passes_networks_without_batch_norm():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        lrnets.update_bn(nn.BatchNorm1d(3), [torch.ones(2, 3)], batches=0)
+    net = nn.Linear(2, 2)
+    assert lrnets.update_bn(net, None) is net
+
+
+def test_select_best_keeps_the_highest_score_of_really_drawn_networks():
+    model = stochastic()
+    seen = []
+
+    def score(net: nn.Module) -> float:
+        assert not any(isinstance(module, LRLayer) for module in net.modules())
+        seen.append(net)
+        return [0.3, 0.9, 0.9, float("-inf")][len(seen) - 1]
+
+    net, scores = lrnets.select_best(model, score, draws=4)
+    assert scores == [0.3, 0.9, 0.9, float("-inf")]
+    assert net is seen[1]
+    assert len({n[0].weight.flatten().numpy().tobytes() for n in seen}) == 4
+    assert model.training
+
+
+def test_select_best_is_reproducible_with_a_generator():
+    model = stochastic()
+    runs = [
+        lrnets.select_best(model, lambda net: net[0].weight.sum(), draws=3, generator=torch.Generator().manual_seed(3))
+        for _ in range(2)
+    ]
+    assert runs[0].scores == runs[1].scores
+    assert torch.equal(runs[0].net[0].weight, runs[1].net[0].weight)
+
+
+@pytest.mark.parametrize("draws", [0, -1, 1.5, True])
+def test_select_best_refuses_impossible_draws(draws):
+    with pytest.raises(ValueError, match="at least 1"):
+        lrnets.select_best(stochastic(), lambda net: 0.0, draws=draws)
+
+
+def test_select_best_refuses_a_nan_score():
+    scores = iter([1.0, float("nan"), 2.0])
+    with pytest.raises(ValueError, match="draw 2 of 3 is NaN"):
+        lrnets.select_best(stochastic(), lambda net: next(scores), draws=3)
