@@ -275,7 +275,7 @@ def standardize(weight: Tensor) -> tuple[Tensor, Tensor]:
             raise ValueError(
                 f"{bad} of {weight.numel()} weights are NaN or infinite; repair or reload the float network first"
             )
-        if not deviation > 0:
+        if not deviation > 0 or weight.amin() == weight.amax():  # rounding can leave equal weights a deviation
             raise ValueError(
                 f"all {weight.numel()} weights are {weight.flatten()[0].item():g}, so their standard deviation is 0 "
                 "and they cannot be normalised; initialise or train the layer first, or keep it in float"
