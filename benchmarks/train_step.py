@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -110,11 +110,19 @@ def measure_memory(network: str, variant: str, memory_format: str, threads: int)
 
 
 def peak_memory_here(network: str, variant: str, memory_format: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_megabytes("VmRSS")
     step = build(network, variant, memory_format)
     for _ in range(3):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return resident_megabytes("VmHWM") - before
+
+
+def resident_megabytes(field: str) -> float:
+    """Resident memory of this process now (VmRSS) or at its highest (VmHWM); Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"no {field} in /proc/self/status")
 
 
 def main() -> None:

@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lrnets.blocks import BLOCK, in_blocks, works_in_blocks
-from lrnets.noise import standard_normal_like
+from lrnets.noise import is_long, noise_blocks, standard_normal_like
 from lrnets.weights import ValueSet, at_least_float32
 
+MANY_ROWS = 64  # of input: from here on the products cost more than the moments
 VARIANCE_FLOOR = 1e-8  # added to v^2 under the root; the authors' code has 1e-3, which is noise of its own
 
 Gradients = Sequence[Any]  # for input, weight and bias: a tensor, or None where it is not wanted
@@ -54,14 +55,13 @@ class Dense:
         rows = grad.reshape(-1, grad.shape[-1])  # (batch, out)
         return (
             grad @ weight if wanted[0] else None,
-            rows.T @ x.reshape(-1, x.shape[-1]) if wanted[1] else None,
+            rows.T @ x.reshape(rows.shape[0], x.shape[-1]) if wanted[1] else None,
             rows.sum(0) if wanted[2] else None,
         )
 
     def blocks(self, x: Tensor, weight_shape: torch.Size) -> list[slice]:
         out, fan_in = weight_shape
-        # With many rows of input the products cost far more than the moments, and want the whole matrix.
-        if out * fan_in <= 2 * BLOCK or x.numel() > 1024 * fan_in or not works_in_blocks(x):
+        if out * fan_in <= 2 * BLOCK or x.numel() > MANY_ROWS * fan_in or not works_in_blocks(x):
             return [slice(0, out)]
         rows = max(1, BLOCK // fan_in)
         return [slice(row, min(row + rows, out)) for row in range(0, out, rows)]
@@ -107,21 +107,29 @@ def local_reparameterization(
     linear_map: LinearMap,
     *,
     scale: Tensor | None = None,
+    sharpness: Tensor | None = None,
     noise: Tensor | None = None,
     generator: torch.Generator | None = None,
     variance_floor: float = VARIANCE_FLOOR,
 ) -> Tensor:
     """A sample of the pre-activation m + v * eps of a layer whose weights are distributed as `logits` say.
 
-    `logits` is (logits a weight, *weight shape); `scale` multiplies every weight. `noise` fixes eps (of the output's
-    shape); otherwise it is drawn from `generator`, or from torch's own. Under autocast the mean is computed in the
-    lower precision and the variance in float32.
+    `logits` is (logits a weight, *weight shape); `sharpness` multiplies them, `scale` every weight. `noise` fixes eps
+    (of the output's shape); otherwise it is drawn from `generator`, or from torch's own. Under autocast the mean is
+    computed in the lower precision and the variance in float32.
     """
     check_input(x)
-    device = x.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    device, dtype = x.device.type, x.dtype
+    if not torch.amp.is_autocast_available(device):
+        return _Sample.apply(
+            x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor
+        )[0]
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:  # torch's layers leave float64 alone, too
+        dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        return _Sample.apply(x, logits, bias, scale, noise, generator, values, linear_map, dtype, variance_floor)[0]
+        return _Sample.apply(
+            x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor
+        )[0]
 
 
 def check_input(x: Tensor) -> None:
@@ -132,29 +140,55 @@ def check_input(x: Tensor) -> None:
         )
 
 
+@dataclass(frozen=True)
+class ScaledWeights:
+    """The weights a layer computes with: logits times `sharpness`, levels times `scale`."""
+
+    values: ValueSet
+    sharpness: Tensor | None
+    scale: Tensor | None
+
+    def moments(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the scaled weights."""
+        mean, variance = self.values.moments(self._sharpened(logits))
+        if self.scale is not None:
+            scale = at_least_float32(self.scale)
+            mean, variance = mean.mul_(scale), variance.mul_(scale * scale)
+        return mean, variance
+
+    def moments_backward(self, logits: Tensor, grad_mean: Tensor, grad_deviation: Tensor) -> Tensor:
+        """The logits' gradient from that of the mean and twice that of the variance: eq. 5's h eps / v, not halved."""
+        factor: float | Tensor = 0.5
+        if self.scale is not None:
+            scale = at_least_float32(self.scale)
+            grad_mean, factor = grad_mean * scale, 0.5 * scale * scale
+        grad = self.values.moments_backward(self._sharpened(logits), grad_mean, grad_deviation * factor)
+        return grad if self.sharpness is None else grad.mul_(self.sharpness)
+
+    def _sharpened(self, logits: Tensor) -> Tensor:
+        return logits if self.sharpness is None else logits * self.sharpness
+
+
 class _Sample(torch.autograd.Function):
     """z = m + v * eps and, for the backward pass, eps / v."""
 
     @staticmethod
-    def forward(x, logits, bias, scale, noise, generator, values, linear_map, dtype, floor):
+    def forward(x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, floor):
+        weights = ScaledWeights(values, sharpness, scale)
         inputs, squares = x.to(dtype), _square(at_least_float32(x))
         parts = []
         for block in linear_map.blocks(x, logits.shape[1:]):
-            mean, variance = _scaled_moments(values, logits[:, block], scale)
+            mean, variance = in_blocks(weights.moments, at_least_float32(logits[:, block]))
             part_of_bias = None if bias is None else linear_map.outputs(bias, block).to(dtype)
             m = linear_map(inputs, mean.to(dtype), part_of_bias)
             parts.append((m, linear_map(squares, variance.to(squares.dtype), None)))
-        m, v = parts[0] if len(parts) == 1 else (torch.cat(part, -1) for part in zip(*parts))
-        # All terms of v^2 are non-negative, yet a Winograd convolution may round to below zero.
-        v = v.clamp_(min=0).add_(floor).sqrt_()
-        eps = standard_normal_like(v, generator) if noise is None else noise.to(v, copy=True)
-        z = m.addcmul_(v, eps) if m.dtype == v.dtype else torch.addcmul(m.to(v.dtype), v, eps).to(m.dtype)
-        return z, eps.div_(v)
+        m, v2 = parts[0] if len(parts) == 1 else (torch.cat(part, -1) for part in zip(*parts))
+        return _add_noise(m, v2, noise, generator, floor)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, logits, bias, scale, _, _, values, linear_map, dtype, _ = inputs
-        ctx.save_for_backward(x, logits, scale, output[1])
+        x, logits, bias, scale, sharpness, _, _, values, linear_map, dtype, _ = inputs
+        ctx.save_for_backward(x, logits, scale, sharpness, output[1])
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.values, ctx.linear_map, ctx.dtype = values, linear_map, dtype
@@ -165,9 +199,10 @@ class _Sample(torch.autograd.Function):
     def backward(ctx, grad, _):
         """Eq. 5: dL/dmu = dL/dz dm/dmu and dL/dsigma^2 = dL/dz eps / (2 v) dv^2/dsigma^2; dL/dh by way of both."""
         if grad is None:
-            return (None,) * 10
-        x, logits, scale, eps_by_v = ctx.saved_tensors
-        values, linear_map, dtype, exact = ctx.values, ctx.linear_map, ctx.dtype, eps_by_v.dtype
+            return (None,) * 11
+        x, logits, scale, sharpness, eps_by_v = ctx.saved_tensors
+        weights = ScaledWeights(ctx.values, sharpness, scale)
+        linear_map, dtype, exact = ctx.linear_map, ctx.dtype, eps_by_v.dtype
         for_x, for_logits, for_bias = ctx.needs_input_grad[:3]
         inputs, squares, grad_v = x.to(dtype), _square(x.to(exact)), grad.to(exact) * eps_by_v
         blocks = linear_map.blocks(x, logits.shape[1:])
@@ -176,7 +211,8 @@ class _Sample(torch.autograd.Function):
         grad_logits: Any = None
         grad_bias = []
         for block in blocks:
-            mean, variance = _scaled_moments(values, logits[:, block], scale)
+            wide = at_least_float32(logits[:, block])
+            mean, variance = in_blocks(weights.moments, wide)
             by_x, by_mean, by_bias = linear_map.backward(
                 linear_map.outputs(grad, block), inputs, mean.to(dtype), (for_x, for_logits, for_bias)
             )
@@ -187,7 +223,8 @@ class _Sample(torch.autograd.Function):
                 grad_x = by_x if grad_x is None else grad_x.add_(by_x)
                 grad_squares = by_squares if grad_squares is None else grad_squares.add_(by_squares)
             if for_logits:
-                part = _logits_gradient(values, logits[:, block], by_mean, by_variance, scale)
+                by_both = by_mean.to(wide.dtype), by_variance.to(wide.dtype)
+                part = in_blocks(weights.moments_backward, wide, *by_both).to(logits.dtype)
                 if len(blocks) == 1:
                     grad_logits = part
                 else:
@@ -196,30 +233,30 @@ class _Sample(torch.autograd.Function):
             if for_bias:
                 grad_bias.append(by_bias)
         if for_x:  # dv^2/dh = 2 h sigma^2: the 2 cancels the half of the root's derivative
-            grad_x = grad_x.to(x.dtype).addcmul_(x, grad_squares.to(x.dtype))
-        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 7)
+            grad_x = grad_x.to(exact).addcmul_(x.to(exact), grad_squares).to(x.dtype)
+        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 8)
 
 
-def _scaled_moments(values: ValueSet, logits: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the scaled weights."""
-    mean, variance = in_blocks(values.moments, at_least_float32(logits))
-    if scale is not None:
-        mean, variance = mean.mul_(scale), variance.mul_(scale * scale)
-    return mean, variance
+def _add_noise(
+    m: Tensor, v2: Tensor, noise: Tensor | None, generator: torch.Generator | None, floor: float
+) -> tuple[Tensor, Tensor]:
+    """m + v * eps and eps / v, in the memory of m and v^2 where that is possible."""
+    if noise is None and works_in_blocks(v2) and is_long(v2) and (m.dtype, m.stride()) == (v2.dtype, v2.stride()):
+        flat_m, flat_v = (t.as_strided((t.numel(),), (1,)) for t in (m, v2))
+        for mean, v, eps in zip(flat_m.split(BLOCK), flat_v.split(BLOCK), noise_blocks(v2.numel(), BLOCK, generator)):
+            _root_(v, floor)
+            mean.addcmul_(v, eps.to(v.dtype))
+            torch.div(eps, v, out=v)
+        return m, v2
+    eps = standard_normal_like(v2, generator) if noise is None else noise.to(v2, copy=True)
+    v = _root_(v2, floor)
+    z = m.addcmul_(v, eps) if m.dtype == v.dtype else torch.addcmul(m.to(v.dtype), v, eps).to(m.dtype)
+    return z, eps.div_(v)
 
 
-def _logits_gradient(
-    values: ValueSet, logits: Tensor, by_mean: Tensor, by_variance: Tensor, scale: Tensor | None
-) -> Tensor:
-    """The logits' gradient, given that of the scaled mean and twice that of the scaled variance."""
-    wide = at_least_float32(logits)
-    by_mean, by_variance = by_mean.to(wide.dtype), by_variance.to(wide.dtype)
-    if scale is None:
-        by_variance.mul_(0.5)
-    else:
-        by_mean.mul_(scale)
-        by_variance.mul_(0.5 * scale * scale)
-    return in_blocks(values.moments_backward, wide, by_mean, by_variance).to(logits.dtype)
+def _root_(v2: Tensor, floor: float) -> Tensor:
+    """v, in place. All terms of v^2 are non-negative, yet a Winograd convolution may round to below zero."""
+    return v2.clamp_(min=0).add_(floor).sqrt_()
 
 
 def _square(x: Tensor) -> Tensor:

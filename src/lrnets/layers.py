@@ -38,6 +38,7 @@ class LRLayer(nn.Module):
     values: ValueSet
     generator: torch.Generator | None = None
     variance_floor: float = functional.VARIANCE_FLOOR
+    sharpness: Tensor | None  # the logits count as multiplied by this; None is 1
 
     def __init__(self, template: nn.Module, values: Values, scale: bool, device: Any, dtype: Any) -> None:
         """Take shapes and settings from `template`, torch's own layer built on the meta device."""
@@ -50,6 +51,7 @@ class LRLayer(nn.Module):
         self.weight_shape = weight.shape
         shape = (self.values.logits_per_weight * weight.shape[0], *weight.shape[1:])
         self.logits = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.register_buffer("sharpness", None)
         self.register_buffer("scale", torch.ones((), device=device, dtype=dtype) if scale else None)
         self.register_parameter(
             "bias", None if bias is None else nn.Parameter(torch.empty(bias.shape, device=device, dtype=dtype))
@@ -75,7 +77,11 @@ class LRLayer(nn.Module):
 
     @property
     def weight_logits(self) -> Tensor:
-        """The logits as (logits a weight, *weight shape)."""
+        """The logits, sharpened, as (logits a weight, *weight shape): what the distributions are now."""
+        return self._raw_logits if self.sharpness is None else self.sharpness * self._raw_logits
+
+    @property
+    def _raw_logits(self) -> Tensor:
         return self.logits.unflatten(0, (self.values.logits_per_weight, self.weight_shape[0]))
 
     @property
@@ -89,8 +95,8 @@ class LRLayer(nn.Module):
 
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
         return functional.local_reparameterization(
-            x, self.weight_logits, self.bias, self.values, linear_map,
-            scale=self.scale, generator=self.generator, variance_floor=self.variance_floor,
+            x, self._raw_logits, self.bias, self.values, linear_map, scale=self.scale, sharpness=self.sharpness,
+            generator=self.generator, variance_floor=self.variance_floor,
         )  # fmt: skip
 
     def _compute(self, *inputs: Any) -> Tensor:
@@ -124,6 +130,12 @@ class LRLayer(nn.Module):
         layer.weight = nn.Parameter(self.scaled(levels), requires_grad=False)
         layer.register_parameter("bias", bias)
         return layer.train(self.training)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """A layer that was saved sharpened is sharpened again, whatever it was before."""
+        saved = state_dict.get(f"{prefix}sharpness")
+        self.sharpness = None if saved is None else torch.ones_like(saved, device=self.logits.device)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in _arguments(type(self), self).items())
@@ -179,6 +191,7 @@ class _LRConv(LRLayer):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return self._compute(input)
+        functional.check_input(input)
         with_batch = input.dim() == len(self.kernel_size) + 2
         x, padding = self._padded(input if with_batch else input.unsqueeze(0))
         z = self._sample(x, functional.Convolution(self.stride, padding, self.dilation, self.groups))
@@ -252,6 +265,28 @@ def lr_layers(model: nn.Module) -> Iterator[tuple[str, LRLayer]]:
     for name, module in model.named_modules():
         if isinstance(module, LRLayer):
             yield name, module
+
+
+def set_sharpness(model: nn.Module, factor: float) -> None:
+    """Let all of a model's logits count as multiplied by `factor`: above 1, every distribution is more decided."""
+    if not 0 < factor < math.inf:
+        raise ValueError(f"sharpness must be a finite number above 0, got {factor}; 1 leaves the logits as they are")
+    for _, layer in lr_layers(model):
+        if layer.sharpness is not None:
+            layer.sharpness.fill_(factor)
+        elif factor != 1:
+            layer.sharpness = torch.tensor(float(factor), device=layer.logits.device)
+
+
+@torch.no_grad()
+def bake_sharpness_(model: nn.Module) -> None:
+    """Multiply the logits by the sharpness, once for tied ones, and forget that: the distributions stay the same."""
+    factors = {id(layer.logits): (layer.logits, layer.sharpness) for _, layer in lr_layers(model)}
+    for logits, factor in factors.values():
+        if factor is not None:
+            logits.mul_(factor)
+    for _, layer in lr_layers(model):
+        layer.sharpness = None
 
 
 def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:

@@ -1,41 +1,73 @@
-"""Standard normal noise, fast on a CPU too."""
+"""Standard normal noise, fast on a CPU too.
+
+On a CPU torch draws a normal number in 4.4 ns, and in one thread only: for the paper's MNIST network that is a third of
+a float32 training step. Long noise is drawn in 2 ns here: 16 random bits of NumPy's SFC64 choose one of 65,536 equally
+probable slices of the normal distribution, and the slice's mean is the number. The result has mean 0 and variance 1, a
+distribution function within 2^-16 of the normal one, and no value beyond 4.39.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Iterator
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 18  # numbers from one generator; fixed, so that noise does not depend on the number of threads
+LONG = 1 << 18  # numbers from which on the table is used; shorter noise is torch's own, bit for bit
+SLICES = 1 << 16
 
 
 def standard_normal_like(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Noise with the shape, dtype, device and memory layout of `like`, from `generator` or torch's own.
 
-    Memory is filled in its own order: torch's `randn_like` is many times slower for channels-last tensors. On a CPU,
-    where torch draws in one thread, long noise is drawn in chunks by as many threads as torch may use, each chunk from
-    a generator seeded by the given one.
+    Memory is filled in its own order: torch's `randn_like` is many times slower for channels-last tensors.
     """
     if torch.compiler.is_compiling():
+        if generator is not None:
+            raise RuntimeError("compiled layers draw from torch's own generator; set the layers' generator to None")
         return torch.randn_like(like)
     noise = torch.empty_like(like)
     flat = noise.as_strided((noise.numel(),), (1,))
-    if flat.device.type != "cpu" or flat.numel() <= CHUNK:
+    if is_long(flat):
+        for part, numbers in zip(flat.split(LONG), noise_blocks(flat.numel(), LONG, generator)):
+            part.copy_(numbers)
+    else:
         flat.normal_(generator=generator)
-        return noise
-    chunks = flat.split(CHUNK)
-    seeds = torch.randint(2**32, (len(chunks),), generator=generator).tolist()
-    fill = _threads(torch.get_num_threads()).map if torch.get_num_threads() > 1 else map
-    list(fill(_fill, chunks, seeds))
     return noise
 
 
-def _fill(chunk: Tensor, seed: int) -> None:
-    chunk.normal_(generator=torch.Generator().manual_seed(seed))
+def is_long(tensor: Tensor) -> bool:
+    """Whether noise of this size and place comes from the table."""
+    return tensor.device.type == "cpu" and tensor.numel() >= LONG
+
+
+def noise_blocks(count: int, block: int, generator: torch.Generator | None = None) -> Iterator[Tensor]:
+    """`count` float32 numbers, `block` at a time; each block is overwritten by the next.
+
+    One seed is drawn from the generator. The sequence does not depend on the block size as long as that is a multiple
+    of four, nor on the number of threads.
+    """
+    table = _slice_means()
+    bits = np.random.SFC64(int(torch.randint(2**63 - 1, (), generator=generator)))
+    numbers = np.empty(min(block, count), dtype=np.float32)
+    for start in range(0, count, block):
+        size = min(block, count - start)
+        index = bits.random_raw(-(-size // 4)).view(np.uint16)[:size]
+        np.take(table, index, out=numbers[:size], mode="clip")  # "clip" spares a check; no index is out of bounds
+        yield torch.from_numpy(numbers[:size])
 
 
 @cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="lrnets-noise")
+def _slice_means() -> np.ndarray:
+    """Mean of a standard normal in each of its equally probable slices, scaled to variance 1.
+
+    Between the edges a and b it is (phi(a) - phi(b)) / P(a < x < b), phi the density.
+    """
+    edges = torch.special.ndtri(torch.arange(1, SLICES, dtype=torch.float64) / SLICES)
+    density = torch.exp(-0.5 * edges.square()) / math.sqrt(2 * math.pi)
+    nothing = density.new_zeros(1)  # at minus and plus infinity
+    means = torch.cat([nothing, density]) - torch.cat([density, nothing])
+    return (means / means.square().mean().sqrt()).float().numpy()

@@ -143,22 +143,25 @@ class Ternary(ValueSet):
         return torch.stack([some * torch.sigmoid(-b), torch.sigmoid(a), some * torch.sigmoid(b)])
 
     def moments(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """mu = n t; sigma^2 = n (p0 + n (1 - t^2)), with n = 1 - p0 and t = 2 p(+1 | not 0) - 1.
+        """mu = n t; sigma^2 = n (p0 + 4 n q r), with n = 1 - p0, q = p(+1 | not 0), r = 1 - q and t = q - r.
 
-        Equal to p+(1-p+) + p-(1-p-) + 2 p+ p-; n, p0 and 1 - t^2 cannot be negative in floating point either.
+        Equal to p+(1-p+) + p-(1-p-) + 2 p+ p-; no factor can be negative in floating point either.
         """
-        zero, sign = torch.sigmoid(logits[0]), 2 * torch.sigmoid(logits[1]) - 1
-        some = 1 - zero
-        return some * sign, some * (zero + some * (1 - sign * sign))
+        zero, plus = p = torch.sigmoid(logits)
+        some, minus = 1 - p
+        return some * (plus - minus), torch.addcmul(zero, some, plus * minus, value=4).mul_(some)
 
     def moments_backward(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
-        """dmu/da = -n p0 t, dsigma^2/da = -n p0 (1 - 2 mu t); dmu/db = n (1-t^2)/2, dsigma^2/db = -mu n (1-t^2)."""
-        zero, sign = torch.sigmoid(logits[0]), 2 * torch.sigmoid(logits[1]) - 1
-        some = 1 - zero
-        mean = some * sign
-        grad_a = (sign * grad_mean + (1 - 2 * mean * sign) * grad_variance) * zero * some
-        grad_b = (0.5 * grad_mean - mean * grad_variance) * (1 - sign * sign) * some
-        return torch.stack([-grad_a, grad_b])
+        """With h = dL/dmu - 2 mu dL/dsigma^2: dL/da = -n p0 (t h + dL/dsigma^2), dL/db = 2 n q r h.
+
+        From dmu/da = -n p0 t, dsigma^2/da = -n p0 (1 - 2 mu t), dmu/db = 2 n q r and dsigma^2/db = -4 mu n q r.
+        """
+        zero, plus = p = torch.sigmoid(logits)
+        some, minus = 1 - p
+        sign = plus - minus
+        h = torch.addcmul(grad_mean, some * sign, grad_variance, value=-2)
+        grad_a = torch.addcmul(grad_variance, sign, h).mul_(zero).mul_(some).neg_()
+        return torch.stack([grad_a, h.mul_(plus).mul_(minus).mul_(some).mul_(2)])
 
     def start(self, weight: Tensor, p_min: float = P_MIN, p_max: float = P_MAX) -> Tensor:
         """p0 = p_max - (p_max - p_min) |w| (eq. 6); p(+1 | not 0) = (1 + w / (1 - p0)) / 2 (eq. 8); both clipped."""
@@ -186,7 +189,7 @@ class Levels(ValueSet):
     def __post_init__(self) -> None:
         try:
             levels = tuple(float(level) for level in self.levels)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise TypeError(
                 f"levels must be numbers, got {describe(self.levels)}; for example (-2, -1, 0, 1, 2)"
             ) from None
@@ -254,7 +257,7 @@ def as_value_set(values: str | Sequence[float] | ValueSet) -> ValueSet:
                 f"unknown value set {values!r}; use 'binary', 'ternary' or a tuple of levels such as (-2, -1, 0, 1, 2)"
             )
         return known[values]
-    if not isinstance(values, Sequence):
+    if not isinstance(values, Sequence) or isinstance(values, (bytes, bytearray)):
         raise TypeError(f"values must be 'binary', 'ternary' or a tuple of levels, got {describe(values)}")
     chosen = Levels(tuple(values))  # type: ignore[arg-type]
     return {BINARY.levels: BINARY, TERNARY.levels: TERNARY}.get(chosen.levels, chosen)
