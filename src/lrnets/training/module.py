@@ -1,0 +1,130 @@
+"""One stage of training as a Lightning module: the float network's, or the distributions'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lrnets.data import Batches, Data, Transforms
+from lrnets.data.shuffle import mix
+from lrnets.diagnostics import entropy, undecided
+from lrnets.discretize import discretize
+from lrnets.layers import lr_layers, set_sharpness
+from lrnets.penalties import param_groups, penalty
+from lrnets.training.evaluation import error, mend_norms
+from lrnets.training.recipe import DiscreteStage, FloatStage
+
+
+class DivergedError(RuntimeError):
+    """The loss is no longer a finite number."""
+
+
+class Stage(lightning.LightningModule):
+    """Trains `model` for one stage; all randomness is a function of (seed, stage, epoch, rank), so a run can resume."""
+
+    def __init__(
+        self, model: nn.Module, settings: FloatStage, data: Data, transforms: Transforms,
+        *, batch_size: int, seed: int, norm_batches: int = 20,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.data, self.transforms = data, transforms
+        self.batch_size, self.seed, self.norm_batches = batch_size, seed, norm_batches
+        self.stochastic = isinstance(settings, DiscreteStage)
+
+    def train_dataloader(self) -> Batches:
+        self.batches = Batches(
+            self.data.train, self.batch_size, transform=self.transforms.train, shuffle=True, drop_last=True,
+            seed=mix(self.seed, self.stochastic), rank=self.global_rank, world=self.trainer.world_size,
+        )  # fmt: skip
+        return self.batches
+
+    def configure_optimizers(self) -> Any:
+        s = self.settings
+        logit_lr = s.logit_lr if isinstance(s, DiscreteStage) else None
+        groups = param_groups(self.model, lr=s.lr, weight_decay=s.weight_decay, logit_lr=logit_lr)
+        optimizer = torch.optim.Adam(groups, fused=True)
+        if s.schedule == "step":
+            steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, s.milestones)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": steps, "interval": "epoch"}}
+        peaks = [group["lr"] for group in optimizer.param_groups]
+        total = max(2, int(self.trainer.estimated_stepping_batches))
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, peaks, total_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        self.batches.set_epoch(self.current_epoch)
+        torch.manual_seed(mix(self.seed, self.stochastic, self.current_epoch, self.global_rank))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if isinstance(self.settings, DiscreteStage) and self.settings.sharpen is not None:
+            total = max(1, int(self.trainer.estimated_stepping_batches))
+            set_sharpness(self.model, self.settings.sharpen.at(self.global_step / total))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self.model(x), y)
+        if isinstance(self.settings, DiscreteStage):
+            s = self.settings
+            loss = loss + penalty(self.model, probability_decay=s.probability_decay, beta=s.beta)
+        if not torch.isfinite(loss):
+            raise DivergedError(self._diverged(x, loss))
+        self.log("loss", loss.detach(), prog_bar=True, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Validation: of the float network, or of the most probable one and of a draw, batch norm re-estimated."""
+        evaluate = self.transforms.evaluation
+        if not self.stochastic:
+            self._note({"valid_error": error(self.model, self.data.valid, evaluate)})
+            return
+        generator = torch.Generator(self.device).manual_seed(mix(self.seed, self.current_epoch) % 2**63)
+        figures = {}
+        for name, mode in (("valid_error", "mode"), ("valid_error_draw", "sample")):
+            net = discretize(self.model, mode, generator=generator)  # type: ignore[arg-type]
+            mend_norms(net, self.data.train, evaluate, self.norm_batches)
+            figures[name] = error(net, self.data.valid, evaluate)
+        figures |= {f"entropy/{name}": bits for name, bits in entropy(self.model).items()}
+        figures |= {f"undecided/{name}": share for name, share in undecided(self.model).items()}
+        sharpness = next(layer.sharpness for _, layer in lr_layers(self.model))
+        figures["sharpness"] = 1.0 if sharpness is None else sharpness.item()
+        self._note(figures)
+
+    def _note(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            # Every rank computes the same figures from the same weights: nothing to gather.
+            self.log(name, value, prog_bar=name.startswith("valid"), rank_zero_only=True)
+
+    @torch.no_grad()
+    def _diverged(self, x: Tensor, loss: Tensor) -> str:
+        where = next((name for name, p in self.model.named_parameters() if not torch.isfinite(p).all()), None)
+        where = f"parameter {where!r}" if where else f"layer {_first_bad_layer(self.model, x)!r}"
+        return (
+            f"the loss is {loss.item()} at step {self.global_step} (epoch {self.current_epoch}); the first number "
+            f"that is not finite is in {where}. The last good checkpoint is kept. Try a tenth of lr and "
+            "logit_lr, or less sharpening"
+        )
+
+
+def _first_bad_layer(model: nn.Module, x: Tensor) -> str:
+    found: list[str] = []
+
+    def watch(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(name)
+
+        return hook
+
+    hooks = [m.register_forward_hook(watch(name)) for name, m in model.named_modules() if not list(m.children())]
+    try:
+        model(x)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return found[0] if found else "unknown: it was finite when looked at again"

@@ -1,0 +1,174 @@
+"""An experiment as data: one readable YAML file, validated into a typed Recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lrnets.weights import as_value_set
+
+
+@dataclass(frozen=True)
+class Sharpen:
+    """The logits count as multiplied by a factor that grows linearly, from 1 at `start` (a share of training) on."""
+
+    start: float = 0.4
+    factor: float = 10.0
+
+    def __post_init__(self) -> None:
+        _require("sharpen.start", self.start, 0 <= self.start < 1, "from 0 to below 1")
+        _require("sharpen.factor", self.factor, self.factor >= 1, "at least 1")
+
+    def at(self, progress: float) -> float:
+        """The factor when this share of training is done."""
+        return 1 + (self.factor - 1) * max(0.0, progress - self.start) / (1 - self.start)
+
+
+@dataclass(frozen=True)
+class FloatStage:
+    """Training of the float network: Adam; the learning rate divided by 10 at `milestones` (epochs), or one cycle."""
+
+    epochs: int
+    lr: float = 0.01
+    schedule: Literal["step", "one-cycle"] = "step"
+    milestones: tuple[int, ...] = ()
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _require("epochs", self.epochs, self.epochs >= 0, "at least 0")
+        _require("lr", self.lr, self.lr > 0, "above 0")
+        _require("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
+        _require("milestones", self.milestones, all(m > 0 for m in self.milestones), "epochs above 0")
+        if self.schedule == "one-cycle" and self.milestones:
+            raise ValueError("milestones belong to the step schedule; leave them out, or use schedule: step")
+
+
+@dataclass(frozen=True)
+class DiscreteStage(FloatStage):
+    """Training of the distributions; the names are those of lrnets.convert_, param_groups and penalty."""
+
+    start: Literal["pretrained", "random"] = "pretrained"
+    logit_lr: float | None = None
+    probability_decay: float = 0.0
+    beta: float = 0.0
+    sharpen: Sharpen | None = None
+    scale: bool = False
+    keep_first: bool = False
+    p_min: float = 0.05
+    p_max: float = 0.95
+    variance_floor: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require("logit_lr", self.logit_lr, self.logit_lr is None or self.logit_lr > 0, "above 0")
+        _require("probability_decay", self.probability_decay, self.probability_decay >= 0, "at least 0")
+        _require("beta", self.beta, self.beta >= 0, "at least 0")
+        _require("variance_floor", self.variance_floor, self.variance_floor >= 0, "at least 0")
+        _require("p_min, p_max", (self.p_min, self.p_max), 0 < self.p_min < self.p_max < 1, "0 < p_min < p_max < 1")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment: data, network, what its weights may be, and how it is trained and chosen."""
+
+    about: str
+    data: Literal["mnist", "cifar10"]
+    network: Literal["mnist_net", "cifar10_vgg"]
+    weights: Literal["float", "binary", "ternary"] | tuple[float, ...]
+    float_stage: FloatStage
+    discrete_stage: DiscreteStage | None = None
+    name: str = "own"
+    cost: str = ""
+    width: float = 1.0
+    dropout: float = 0.5
+    batch_size: int = 256
+    valid_size: int = 5000
+    draws: int = 10
+    norm_batches: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.weights == "float" and self.discrete_stage is not None:
+            raise ValueError("weights: float has no discrete_stage; leave it out, or choose binary or ternary")
+        if self.weights != "float":
+            as_value_set(self.weights)
+            if self.discrete_stage is None:
+                raise ValueError(f"weights: {self.weights} needs a discrete_stage, with its epochs at least")
+        _require("width", self.width, self.width > 0, "above 0")
+        _require("dropout", self.dropout, 0 <= self.dropout < 1, "from 0 to below 1")
+        for name in ("batch_size", "draws", "norm_batches", "valid_size"):
+            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        _require("seed", self.seed, 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
+
+    def to_yaml(self) -> str:
+        """The recipe as the file it could have come from, defaults written out."""
+        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False, allow_unicode=True)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with lrnets."""
+    files = resources.files("lrnets").joinpath("recipes").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def load_recipe(source: str | os.PathLike[str], settings: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or from a YAML file, with settings such as "discrete_stage.epochs=5" on top."""
+    text = str(source)
+    if text in recipe_names():
+        content, name = resources.files("lrnets").joinpath("recipes", f"{text}.yaml").read_text(), text
+    elif Path(text).is_file():
+        content, name = Path(text).read_text(), Path(text).stem
+    else:
+        raise ValueError(f"no recipe {text!r}, neither a file nor one of {', '.join(recipe_names())}")
+    try:
+        raw = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise ValueError(f"recipe {text!r} is not YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"recipe {text!r} must be a mapping of settings, got {type(raw).__name__}")
+    raw.setdefault("name", name)
+    for setting in settings:
+        _apply(raw, setting)
+    return recipe_from(raw, f"recipe {text!r}")
+
+
+def recipe_from(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Validate a mapping; unknown names, wrong types and impossible values are refused by name."""
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Recipe)
+    try:
+        return Recipe(**vars(parser.instantiate(parser.parse_object(dict(raw)))))
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _apply(raw: dict[str, Any], setting: str) -> None:
+    key, equals, value = setting.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{setting!r} is no setting; write KEY=VALUE, for example discrete_stage.epochs=5")
+    *path, last = key.split(".")
+    for part in path:
+        raw = raw.setdefault(part, {})
+        if not isinstance(raw, dict):
+            raise ValueError(f"{setting!r}: {part} is not a group of settings")
+    raw[last] = yaml.safe_load(value)
+
+
+def _require(name: str, value: object, holds: bool, limit: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {limit}, got {value}")
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, for YAML."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,157 @@
+"""A run's folder: runs/<recipe>/<seed>/, with all that is needed to trust it, resume it and look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lrnets
+from lrnets.training.recipe import Recipe, recipe_from
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run, and atomic reading and writing of what is in it."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    def checkpoints(self, stage: str) -> Path:
+        return self.path / "checkpoints" / stage
+
+    def weights_file(self, name: str) -> Path:
+        """Where the state of a network is kept: "float", "stochastic" or "drawn"."""
+        return self.path / f"{name}.safetensors"
+
+    def prepare(self, recipe: Recipe, resume: bool, needed_bytes: int = 0) -> None:
+        """Make the folder, or check that it belongs to the recipe; complain before hours are spent."""
+        if self.recipe_file.exists():
+            if not resume:
+                raise FileExistsError(
+                    f"{self.path} holds a run already; --resume goes on with it, --out names another folder"
+                )
+            old = self.read_recipe()
+            if old != recipe:
+                raise ValueError(
+                    f"{self.path} holds a run of another recipe ({_difference(old, recipe)}); name another folder"
+                )
+        elif resume:
+            raise FileNotFoundError(f"there is no run in {self.path} to resume; leave --resume out to start one")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write_text("environment.json", json.dumps(environment(recipe.seed), indent=1))
+            self.write_text("recipe.yaml", recipe.to_yaml())
+        except OSError as error:
+            raise OSError(
+                f"the run folder {self.path} cannot be written ({error.strerror}); name another with --out"
+            ) from error
+        free = shutil.disk_usage(self.path).free
+        if free < needed_bytes:
+            raise OSError(
+                f"{self.path}: {free / 1e6:.0f} MB free, checkpoints need up to {needed_bytes / 1e6:.0f} MB; "
+                "make room, or name another folder with --out"
+            )
+
+    def read_recipe(self) -> Recipe:
+        import yaml
+
+        try:
+            return recipe_from(yaml.safe_load(self.recipe_file.read_text()), str(self.recipe_file))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{self.path} is no run folder: it has no recipe.yaml") from error
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file under a temporary name and rename it: it is whole or not there."""
+        temporary = self.path / f".{name}.{os.getpid()}.part"
+        temporary.write_text(text)
+        temporary.replace(self.path / name)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(content, indent=1))
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        return json.loads((self.path / name).read_text())
+
+    def save_weights(self, name: str, net: nn.Module) -> None:
+        """The state of a network, as safetensors."""
+        from safetensors.torch import save_file
+
+        target = self.weights_file(name)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}, temporary)
+        temporary.replace(target)
+
+    def load_weights(self, name: str, net: nn.Module) -> None:
+        net.load_state_dict(read_weights(self.weights_file(name)))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from safetensors, or from a torch checkpoint read without unpickling objects."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights in {path}")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(
+            f"{path} holds no state dict: names with tensors; save it with torch.save(net.state_dict(), path)"
+        )
+    return state
+
+
+def environment(seed: int) -> dict[str, Any]:
+    """Versions, machine, commit, seed, threads: what a figure has to name."""
+    return {
+        "lrnets": lrnets.__version__,
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "seed": seed,
+        "command": " ".join(sys.argv),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the working copy this code runs from, if it is one."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _difference(old: Recipe, new: Recipe) -> str:
+    keys = [key for key in vars(new) if getattr(old, key) != getattr(new, key)]
+    return ", ".join(f"{key}: {getattr(old, key)} there, {getattr(new, key)} asked for" for key in keys)

@@ -1,0 +1,185 @@
+"""The whole pipeline on small real data: it learns, it resumes to the same bits, it says when it cannot go on."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+from torch import nn
+
+from lrnets.data import Data, Split, stratified
+from lrnets.data.augment import Transforms, scale
+from lrnets.training.module import DivergedError
+from lrnets.training.pipeline import run
+from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.run_folder import RunFolder, read_weights
+
+TRANSFORMS = Transforms(scale, scale)
+
+
+def digits() -> Data:
+    """scikit-learn's 1797 digits: 1197 to train on, 300 to choose on, 300 to test on."""
+    pixels, labels = load_digits(return_X_y=True)
+    everything = Split(torch.tensor(pixels * 15.9).byte().view(-1, 1, 8, 8), torch.tensor(labels))
+    rest, test = stratified(everything.labels, 300)
+    learning = everything[rest]
+    train, valid = stratified(learning.labels, 300)
+    return Data("digits", tuple("0123456789"), learning[train], learning[valid], lambda: everything[test])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def recipe(**changes) -> Recipe:
+    raw = {
+        "name": "digits", "about": "a test", "data": "mnist", "network": "mnist_net", "weights": "ternary",
+        "float_stage": {"epochs": 8, "lr": 0.005, "schedule": "one-cycle"},
+        "discrete_stage": {
+            "epochs": 12, "lr": 0.003, "logit_lr": 0.05, "schedule": "one-cycle", "scale": True,
+            "probability_decay": 1e-11, "sharpen": {"start": 0.4, "factor": 10},
+        },
+        "batch_size": 64, "draws": 3, "norm_batches": 2,
+    }  # fmt: skip
+    return recipe_from(raw | changes)
+
+
+def train(folder: Path, chosen: Recipe | None = None, **arguments) -> dict:
+    model = arguments.pop("model", None) or network()
+    return run(
+        chosen or recipe(), RunFolder(folder), data=digits(), transforms=TRANSFORMS, model=model,
+        say=lambda text: None, **arguments,
+    )  # fmt: skip
+
+
+def short(**discrete) -> Recipe:
+    stage = {"epochs": 3, "lr": 0.003, "logit_lr": 0.05, "schedule": "one-cycle", "sharpen": {"start": 0.3}} | discrete
+    return recipe(float_stage={"epochs": 2, "lr": 0.005, "schedule": "step", "milestones": [1]}, discrete_stage=stage)
+
+
+def test_it_learns_digits_and_leaves_a_complete_folder(tmp_path):
+    results = train(tmp_path / "run")
+    assert results["test_error"]["chosen draw"] <= 5  # 300 digits; a linear classifier has about 4
+    assert results["valid_error"]["chosen draw"] == min(results["valid_error_of_draws"])
+    assert results["bytes"]["discrete"] < results["bytes"]["float"] / 5
+    assert json.loads((tmp_path / "run/results.json").read_text()) == results
+    drawn = load_file(tmp_path / "run/drawn.safetensors")
+    for name in ("0.weight", "5.weight"):
+        values = drawn[name].unique()
+        assert len(values) == 3
+        torch.testing.assert_close(values[2], -values[0])
+    assert RunFolder(tmp_path / "run").read_recipe() == recipe()
+    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert {"torch", "commit", "seed", "threads"} <= set(environment)
+    rows = (tmp_path / "run/metrics/stochastic/metrics.csv").read_text().splitlines()
+    assert {"loss", "valid_error", "valid_error_draw", "entropy/0", "undecided/5", "sharpness"} <= set(
+        rows[0].split(",")
+    )
+    assert len(rows) == 1 + 12
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+sys.path[:0] = [{tests!r}]
+import test_pipeline
+from pathlib import Path
+folder = Path(sys.argv[1])
+test_pipeline.train(folder, test_pipeline.short(), resume=(folder / "recipe.yaml").exists())
+"""
+
+
+def in_a_process(folder: Path) -> subprocess.Popen:
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def test_a_killed_run_ends_with_the_same_bits_when_resumed(tmp_path):
+    train(tmp_path / "whole", short())
+    killed = tmp_path / "killed"
+    process = in_a_process(killed)
+    checkpoint = killed / "checkpoints/stochastic/last.ckpt"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists():  # at least one epoch of the second stage is done
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (killed / "stochastic.safetensors").exists()
+    train(killed, short(), resume=True)
+    for name in ("float", "stochastic", "drawn"):
+        whole, resumed = (load_file(tmp_path / run / f"{name}.safetensors") for run in ("whole", "killed"))
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole), name
+
+
+def test_a_folder_in_use_or_of_another_recipe_or_without_a_run_is_refused(tmp_path):
+    quick = short(epochs=0)
+    train(tmp_path / "run", quick)
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(tmp_path / "run", quick)
+    with pytest.raises(ValueError, match="seed: 0 there, 1 asked for"):
+        train(tmp_path / "run", recipe_from(vars_of(quick) | {"seed": 1}), resume=True)
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        train(tmp_path / "none", quick, resume=True)
+
+
+def vars_of(chosen: Recipe) -> dict:
+    import yaml
+
+    return yaml.safe_load(chosen.to_yaml())
+
+
+def test_a_folder_that_cannot_be_written_or_a_full_disk_is_reported_before_training(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot be written"):
+        train(tmp_path / "file" / "run", short())
+    import shutil
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(OSError, match="MB free"):
+        train(tmp_path / "full", short())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_step_layer_and_remedy(tmp_path):
+    model = network()
+    with torch.no_grad():
+        model[5].bias[0] = math.nan
+    with pytest.raises(DivergedError, match=r"step 0 .*'5.bias'.*tenth of lr"):
+        train(tmp_path / "run", short(), model=model)
+
+
+def test_init_takes_safetensors_or_a_torch_checkpoint_and_skips_the_float_stage(tmp_path):
+    source = network()
+    torch.save({"state_dict": source.state_dict()}, tmp_path / "float.pt")
+    results = train(tmp_path / "run", short(epochs=1), init=tmp_path / "float.pt")
+    assert list(results["seconds"]) == ["stochastic"]
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="no state dict"):
+        read_weights(tmp_path / "list.pt")
+    with pytest.raises(FileNotFoundError, match="no weights"):
+        read_weights(tmp_path / "missing.pt")
+
+
+def test_a_float_recipe_and_a_random_start(tmp_path):
+    float_only = recipe(weights="float", discrete_stage=None, float_stage={"epochs": 1})
+    results = train(tmp_path / "float", float_only)
+    assert set(results["test_error"]) == {"float"}
+    results = train(tmp_path / "random", short(epochs=1, start="random"))
+    assert list(results["seconds"]) == ["stochastic"]

@@ -1,0 +1,76 @@
+"""Recipes: those that come with the library, and every way to get one wrong."""
+
+import pytest
+import yaml
+
+from lrnets.training import load_recipe, recipe_names
+from lrnets.training.recipe import Sharpen, recipe_from
+
+
+def test_every_recipe_loads_and_survives_being_written():
+    assert {"mnist-float", "mnist-binary", "mnist-ternary", "mnist-ternary-quick"} <= set(recipe_names())
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.name == name
+        assert recipe_from(yaml.safe_load(recipe.to_yaml())) == recipe
+
+
+def test_the_papers_numbers_stand_in_the_papers_recipes():
+    ternary, binary = load_recipe("mnist-ternary"), load_recipe("mnist-binary")
+    for recipe in (ternary, binary):
+        stage = recipe.discrete_stage
+        assert (recipe.batch_size, recipe.dropout, stage.scale, stage.sharpen) == (256, 0.5, False, None)
+        assert (stage.epochs, stage.lr, stage.milestones, stage.weight_decay) == (190, 0.01, (100,), 1e-4)
+        assert (stage.p_min, stage.p_max, stage.logit_lr) == (0.05, 0.95, None)
+    assert (ternary.discrete_stage.probability_decay, ternary.discrete_stage.beta) == (1e-11, 0)
+    assert (binary.discrete_stage.probability_decay, binary.discrete_stage.beta) == (0, 1e-6)
+
+
+def test_settings_and_own_files(tmp_path):
+    recipe = load_recipe("mnist-ternary-quick", ["discrete_stage.epochs=2", "seed=3", "weights=[-2, 0, 2]"])
+    assert (recipe.discrete_stage.epochs, recipe.seed, recipe.weights) == (2, 3, (-2.0, 0.0, 2.0))
+    own = tmp_path / "mine.yaml"
+    own.write_text(recipe.to_yaml().replace("name: mnist-ternary-quick\n", ""))
+    assert load_recipe(own).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("discrete_stage.epoch=2", ["epoch"]),
+        ("colour=red", ["colour"]),
+        ("weights=quaternary", ["weights", "quaternary"]),
+        ("float_stage.lr=fast", ["float_stage.lr", "fast"]),
+        ("float_stage.lr=0", ["lr must be above 0, got 0"]),
+        ("float_stage.milestones=[3]", ["milestones belong to the step schedule"]),
+        ("discrete_stage.epochs=2.5", ["epochs", "2.5"]),
+        ("discrete_stage.sharpen.factor=0.5", ["sharpen.factor must be at least 1, got 0.5"]),
+        ("discrete_stage.p_min=0.99", ["0 < p_min < p_max < 1"]),
+        ("discrete_stage=null", ["needs a discrete_stage"]),
+        ("weights=float", ["has no discrete_stage"]),
+        ("batch_size=0", ["batch_size must be at least 1, got 0"]),
+        ("seed=-1", ["seed must be from 0"]),
+        ("seed.x=1", ["seed"]),
+        ("nonsense", ["KEY=VALUE"]),
+    ],
+)
+def test_what_is_wrong_is_named(setting, words):
+    with pytest.raises(ValueError, match=r".") as caught:
+        load_recipe("mnist-ternary-quick", [setting])
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_unknown_recipes_and_files_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no recipe 'mnist-septenary'.*mnist-ternary"):
+        load_recipe("mnist-septenary")
+    for content, words in (("- a\n- b\n", "mapping"), ("a: [", "not YAML")):
+        (tmp_path / "bad.yaml").write_text(content)
+        with pytest.raises(ValueError, match=words):
+            load_recipe(tmp_path / "bad.yaml")
+
+
+def test_sharpening_grows_linearly_from_its_start():
+    sharpen = Sharpen(start=0.4, factor=10)
+    assert [sharpen.at(p) for p in (0, 0.4)] == [1, 1]
+    assert sharpen.at(0.7) == pytest.approx(5.5)
+    assert sharpen.at(1) == pytest.approx(10)
