@@ -222,7 +222,8 @@ class Levels(ValueSet):
 
         Two neighbouring levels are the least variance a given mean allows; mixing in a uniform share e keeps every
         level possible, and aiming the pair at (w - e u) / (1 - e), u the mean level, keeps the mean at w. The share
-        e = K / (K - 1) max(p_min, 1 - p_max) leaves no probability above p_max and makes two levels the binary start.
+        e = K / (K - 1) max(p_min, 1 - p_max) leaves no probability above p_max; for two levels and p_min = 1 - p_max
+        this is the binary start.
         """
         _check_probability_limits(p_min, p_max)
         levels = weight.new_tensor(self.levels)
