@@ -1,0 +1,101 @@
+"""The command `lrnets`. Heavy imports happen inside the verbs, so that help comes at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; errors a user can mend are one line on stderr and exit code 1."""
+    args = _parser().parse_args(arguments)
+    try:
+        args.run(args)
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"lrnets {args.verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; `lrnets train ... --resume` goes on from the last finished epoch", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lrnets", description="Neural networks with binary or ternary weights.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, run: Any, about: str, example: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(
+            name, help=about, description=about, epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        sub.set_defaults(run=run)
+        return sub
+
+    train = verb(
+        "train", _train, "Run a recipe: from data to a chosen discrete network.",
+        "lrnets train mnist-ternary-quick --seed 1 --set discrete_stage.epochs=8",
+    )  # fmt: skip
+    train.add_argument("recipe", help="a name that `lrnets recipes` lists, or a YAML file")
+    train.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings")
+    train.add_argument("--seed", type=int, help="instead of the recipe's")
+    train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
+    train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch state dict)")
+    train.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    train.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    train.add_argument("--devices", type=int, default=1, help="processes or GPUs on this machine")
+    train.add_argument("--nodes", type=int, default=1, help="machines")
+    train.add_argument("--precision", default="32-true", help="Lightning's names: 32-true, bf16-mixed, 16-mixed")
+    verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
+    data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
+    data.add_argument("name", choices=["mnist", "cifar10"])
+    data.add_argument("--data-dir", help="where to put it (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    return parser
+
+
+def _train(args: argparse.Namespace) -> None:
+    from lrnets.training.pipeline import Hardware, run
+    from lrnets.training.recipe import load_recipe
+    from lrnets.training.run_folder import RunFolder
+
+    settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
+    recipe = load_recipe(args.recipe, settings)
+    folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
+    hardware = Hardware(args.devices, args.nodes, args.precision)
+    results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
+    print(_results_table(results))
+    print(f"run folder: {folder.path}")
+
+
+def _results_table(results: dict[str, Any]) -> str:
+    from lrnets.tables import table
+
+    sizes = results["bytes"]
+    rows = []
+    for name, test in results["test_error"].items():
+        valid = results["valid_error"].get(name)
+        size = sizes["float"] if name == "float" else sizes["discrete"]
+        count = results.get("draws", 1) if name == "ensemble" else 1
+        rows.append((name, "" if valid is None else f"{valid:.2f} %", f"{test:.2f} %", f"{count * size:,}"))
+    return table(("network", "validation error", "test error", "bytes"), rows, right=(1, 2, 3))
+
+
+def _recipes(args: argparse.Namespace) -> None:
+    from lrnets.tables import table
+    from lrnets.training.recipe import load_recipe, recipe_names
+
+    recipes = [load_recipe(name) for name in recipe_names()]
+    print(table(("recipe", "what", "cost on two cores"), [(r.name, r.about, r.cost) for r in recipes]))
+
+
+def _data(args: argparse.Namespace) -> None:
+    from lrnets.data import fetch
+
+    print(f"{args.name} is in {fetch(args.name, args.data_dir)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
