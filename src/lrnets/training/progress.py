@@ -14,11 +14,17 @@ class EpochLines(Callback):
     def __init__(self, stage: str) -> None:
         self.stage = stage
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero:
-            shown = {k: float(v) for k, v in trainer.callback_metrics.items() if k == "loss" or k.startswith("valid")}
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._tell(trainer, trainer.current_epoch)  # of the epoch before, whose validation is done only now
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._tell(trainer, trainer.current_epoch)
+
+    def _tell(self, trainer: Any, done: int) -> None:
+        shown = {k: float(v) for k, v in trainer.callback_metrics.items() if k == "loss" or k.startswith("valid")}
+        if shown and trainer.is_global_zero:
             figures = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            print(f"{self.stage} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {figures}", flush=True)
+            print(f"{self.stage} epoch {done}/{trainer.max_epochs}  {figures}", flush=True)
 
 
 def progress_bar(stage: str) -> Callback:
