@@ -114,7 +114,7 @@ def fit(
     from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
     from lrnets.training.module import Stage
-    from lrnets.training.progress import progress_bar
+    from lrnets.training.progress import EpochLines, on_a_terminal
 
     if settings.epochs == 0:
         return
@@ -129,7 +129,7 @@ def fit(
         accelerator=hardware.accelerator, devices=hardware.devices, num_nodes=hardware.nodes,
         precision=hardware.precision, strategy="ddp" if processes > 1 else "auto", sync_batchnorm=processes > 1,
         max_epochs=settings.epochs, enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
-        callbacks=[keep_last, progress_bar(name)],
+        callbacks=[keep_last, *([] if on_a_terminal() else [EpochLines(name)])], enable_progress_bar=on_a_terminal(),
         logger=[Logger(folder.path, name=kind, version=name) for Logger, kind in loggers.items()],
         log_every_n_steps=50,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback
 
 
 class EpochLines(Callback):
@@ -27,6 +27,6 @@ class EpochLines(Callback):
             print(f"{self.stage} epoch {done}/{trainer.max_epochs}  {figures}", flush=True)
 
 
-def progress_bar(stage: str) -> Callback:
-    """A bar on a terminal, lines elsewhere."""
-    return TQDMProgressBar(refresh_rate=5) if sys.stderr.isatty() else EpochLines(stage)
+def on_a_terminal() -> bool:
+    """Whether a person may be watching: then Lightning's own bar is shown, otherwise lines."""
+    return sys.stdout.isatty()
