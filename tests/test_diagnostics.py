@@ -117,6 +117,17 @@ def test_a_layer_without_randomness_is_warned_of_and_has_no_distance():
     assert "nan" in str(result)
 
 
+def test_an_all_but_decided_neuron_is_half_a_step_from_its_gaussian():
+    # All mass but 1e-20 at one value: its distribution function jumps from 0 to 1 where the Gaussian's is at 1/2. In
+    # float32 the rounding of the sum, 1e-8, would be more than the deviation, 1e-10.
+    generator = torch.Generator().manual_seed(0)
+    x, levels = torch.rand(1, 40, generator=generator), torch.randint(3, (40,), generator=generator)
+    layer = layer_with([[1.0 if k == level else 1e-20 for k in range(3)] for level in levels.tolist()], 0.123)
+    fit = gaussian_fit(layer, x, neuron=(0, 0), draws=2000)
+    assert 0 < fit.deviation < 1e-9
+    assert fit.distance == pytest.approx(0.5, abs=0.01)
+
+
 def test_impossible_draws_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         gaussian_fit(lrnets.LRLinear(2, 2), torch.ones(1, 2), draws=0)

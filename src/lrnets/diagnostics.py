@@ -128,8 +128,9 @@ def gaussian_fit(
         raise ValueError(f"draws and bins must be at least 1, got {draws} and {bins}")
     neuron, seen = _seen_by(layer, x, neuron, generator)
     reached = seen != 0
-    h = seen[reached]  # (inputs,)
-    logits = layer.weight_logits.detach()[:, reached]
+    # In double precision: where little is random, float32 would put rounding in the place of randomness.
+    h = seen[reached].double()  # (inputs,)
+    logits = layer.weight_logits.detach()[:, reached].double()
     scale = 1.0 if layer.scale is None else float(layer.scale)
     mean, variance = layer.values.moments(logits)
     m, v = scale * float(mean @ h), abs(scale) * math.sqrt(float(variance @ h.square()))
@@ -138,7 +139,7 @@ def gaussian_fit(
     for start in range(0, draws, at_once):
         many = logits.unsqueeze(1).expand(-1, min(at_once, draws - start), -1)
         samples.append(scale * (layer.values.draw(many, generator=generator) @ h))
-    z = torch.cat(samples).double().sort().values.cpu()
+    z = torch.cat(samples).sort().values.cpu()
     low, high = min(m - 4 * v, z[0].item()), max(m + 4 * v, z[-1].item())
     edges = torch.linspace(low, high if high > low else low + 1, bins + 1, dtype=torch.float64)
     counts = torch.histogram(z, edges).hist / draws
