@@ -11,6 +11,7 @@ on a CPU block by block: there, touching fresh memory costs more than the arithm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -120,13 +121,10 @@ def local_reparameterization(
     """
     check_input(x)
     device, dtype = x.device.type, x.dtype
-    if not torch.amp.is_autocast_available(device):
-        return _Sample.apply(
-            x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor
-        )[0]
-    if torch.is_autocast_enabled(device) and dtype != torch.float64:  # torch's layers leave float64 alone, too
+    can_autocast = torch.amp.is_autocast_available(device)  # not on the meta device, for one
+    if can_autocast and torch.is_autocast_enabled(device) and dtype != torch.float64:  # as torch's layers do
         dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(device, enabled=False) if can_autocast else nullcontext():
         return _Sample.apply(
             x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor
         )[0]

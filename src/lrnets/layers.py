@@ -184,9 +184,8 @@ class _LRConv(LRLayer):
         settings = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         template = self.plain(*settings, device="meta")
         super().__init__(template, values, scale, device, dtype)
-        self._reversed_padding_repeated_twice = cast(
-            list[int], template._reversed_padding_repeated_twice
-        )  # torch's forward reads it
+        both = cast(list[int], template._reversed_padding_repeated_twice)
+        self._reversed_padding_repeated_twice = both  # under torch's name, as torch's forward reads it
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:

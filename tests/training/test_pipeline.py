@@ -98,7 +98,7 @@ sys.path[:0] = [{tests!r}]
 import test_pipeline
 from pathlib import Path
 folder = Path(sys.argv[1])
-test_pipeline.train(folder, test_pipeline.short(), resume=(folder / "recipe.yaml").exists())
+test_pipeline.train(folder, test_pipeline.short(epochs=8), resume=(folder / "recipe.yaml").exists())
 """
 
 
@@ -110,7 +110,7 @@ def in_a_process(folder: Path) -> subprocess.Popen:
 
 
 def test_a_killed_run_ends_with_the_same_bits_when_resumed(tmp_path):
-    train(tmp_path / "whole", short())
+    train(tmp_path / "whole", short(epochs=8))
     killed = tmp_path / "killed"
     process = in_a_process(killed)
     checkpoint = killed / "checkpoints/stochastic/last.ckpt"
@@ -122,7 +122,7 @@ def test_a_killed_run_ends_with_the_same_bits_when_resumed(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (killed / "stochastic.safetensors").exists()
-    train(killed, short(), resume=True)
+    train(killed, short(epochs=8), resume=True)
     for name in ("float", "stochastic", "drawn"):
         whole, resumed = (load_file(tmp_path / run / f"{name}.safetensors") for run in ("whole", "killed"))
         assert whole.keys() == resumed.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import torch
@@ -25,22 +25,17 @@ def inputs(
 
 
 @torch.no_grad()
-def outputs(
-    net: Callable[[Tensor], Tensor], split: Split, transform: Transform, device: torch.device | str
-) -> tuple[Tensor, Tensor]:
-    """All outputs of a network, and the labels."""
-    pairs = [(net(x), y) for x, y in inputs(split, transform, device)]
-    return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
-
-
 def error(net: nn.Module, split: Split, transform: Transform) -> float:
     """Classification error in per cent, in eval mode."""
-    device = next(net.parameters()).device
     with evaluating(net):
-        z, y = outputs(net, split, transform, device)
-    return 100 * (z.argmax(1) != y).float().mean().item()
+        wrong = sum(int((net(x).argmax(1) != y).sum()) for x, y in inputs(split, transform, _device(net)))
+    return 100 * wrong / len(split)
 
 
 def mend_norms(net: nn.Module, train: Split, transform: Transform, batches: int) -> nn.Module:
     """Re-estimate batch norm on the first batches of the training split, as evaluation would see them."""
-    return update_bn(net, islice(inputs(train, transform, next(net.parameters()).device), batches))
+    return update_bn(net, islice(inputs(train, transform, _device(net)), batches))
+
+
+def _device(net: nn.Module) -> torch.device:
+    return next(net.parameters()).device

@@ -20,7 +20,7 @@ from lrnets.discretize import discretize, select_best
 from lrnets.ensemble import Ensemble
 from lrnets.layers import bake_sharpness_, lr_layers
 from lrnets.summary import summary
-from lrnets.training.evaluation import error, mend_norms, outputs
+from lrnets.training.evaluation import error, mend_norms
 from lrnets.training.recipe import FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
 
@@ -101,7 +101,7 @@ def run(
         return _finish_float(recipe, folder, float_net, data, transforms, seconds)
     say(convert_by(recipe, model))
     stage("stochastic", recipe.discrete_stage)
-    return _finish_discrete(recipe, folder, float_net, model, data, transforms, seconds, say)
+    return _finish_discrete(recipe, folder, float_net, model, data, transforms, seconds)
 
 
 def fit(
@@ -163,7 +163,7 @@ def _finish_float(
 
 def _finish_discrete(
     recipe: Recipe, folder: RunFolder, float_net: nn.Module, model: nn.Module, data: Data, transforms: Transforms,
-    seconds: dict[str, float], say: Say,
+    seconds: dict[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     """Draws with re-estimated batch norm, the choice on validation data, and one look at the test data."""
     evaluate = transforms.evaluation
@@ -183,7 +183,7 @@ def _finish_discrete(
     valid = {name: error(net, data.valid, evaluate) for name, net in nets.items()}
     test = {name: error(net, data.test, evaluate) for name, net in nets.items()}
     test_of_draws = [error(net, data.test, evaluate) for net in draws]
-    test["ensemble"] = ensemble_error(Ensemble(draws), data, evaluate, device)
+    test["ensemble"] = error(Ensemble(draws), data.test, evaluate)
     results = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -197,8 +197,3 @@ def _finish_discrete(
     }
     folder.write_json("results.json", results)
     return results
-
-
-def ensemble_error(ensemble: Ensemble, data: Data, transform: Any, device: torch.device) -> float:
-    z, y = outputs(ensemble.eval(), data.test, transform, device)
-    return 100 * (z.argmax(1) != y).float().mean().item()
