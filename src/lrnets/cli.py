@@ -46,8 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch state dict)")
     train.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     train.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
-    train.add_argument("--devices", type=int, default=1, help="processes or GPUs on this machine")
-    train.add_argument("--nodes", type=int, default=1, help="machines")
+    train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")
+    train.add_argument("--nodes", type=int, help="machines (default: 1, or torchrun's)")
     train.add_argument("--precision", default="32-true", help="Lightning's names: 32-true, bf16-mixed, 16-mixed")
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
     data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
@@ -57,17 +57,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from lrnets.training.pipeline import Hardware, run
+    from lrnets.training.hardware import Hardware
+    from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
     from lrnets.training.run_folder import RunFolder
 
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
     recipe = load_recipe(args.recipe, settings)
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
-    hardware = Hardware(args.devices, args.nodes, args.precision)
+    hardware = Hardware.here(args.devices, args.nodes, args.precision)
     results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
-    print(_results_table(results))
-    print(f"run folder: {folder.path}")
+    if results:  # the first process has them
+        print(_results_table(results))
+        print(f"run folder: {folder.path}")
 
 
 def _results_table(results: dict[str, Any]) -> str:

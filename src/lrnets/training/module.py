@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning
@@ -18,6 +20,9 @@ from lrnets.penalties import param_groups, penalty
 from lrnets.training.evaluation import error, mend_norms
 from lrnets.training.recipe import DiscreteStage, FloatStage
 
+Tell = Callable[[Mapping[str, float]], None]
+NORM_BATCHES_IN_TRAINING = 4  # of 1000: enough to see where a run is going, and cheap
+
 
 class DivergedError(RuntimeError):
     """The loss is no longer a finite number."""
@@ -28,13 +33,14 @@ class Stage(lightning.LightningModule):
 
     def __init__(
         self, model: nn.Module, settings: FloatStage, data: Data, transforms: Transforms,
-        *, batch_size: int, seed: int, norm_batches: int = 20,
+        *, batch_size: int, seed: int, tell: Tell | None = None,
     ) -> None:  # fmt: skip
+        """`batch_size` is what one process takes; `tell` gets the figures of every epoch, in the first process."""
         super().__init__()
         self.model = model
         self.settings = settings
         self.data, self.transforms = data, transforms
-        self.batch_size, self.seed, self.norm_batches = batch_size, seed, norm_batches
+        self.batch_size, self.seed, self.tell = batch_size, seed, tell
         self.stochastic = isinstance(settings, DiscreteStage)
 
     def train_dataloader(self) -> Batches:
@@ -59,6 +65,7 @@ class Stage(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self.batches.set_epoch(self.current_epoch)
+        self.loss_sum, self.started = torch.zeros((), device=self.device), time.perf_counter()
         torch.manual_seed(mix(self.seed, self.stochastic, self.current_epoch, self.global_rank))
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -74,36 +81,46 @@ class Stage(lightning.LightningModule):
             loss = loss + penalty(self.model, probability_decay=s.probability_decay, beta=s.beta)
         if not torch.isfinite(loss):
             raise DivergedError(self._diverged(x, loss))
-        self.log("loss", loss.detach(), prog_bar=True, on_step=False, on_epoch=True)
+        self.loss_sum += loss.detach()
+        self.log("batch_loss", loss.detach(), prog_bar=True)
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Validation: of the float network, or of the most probable one and of a draw, batch norm re-estimated."""
+        loss = self.trainer.strategy.reduce(self.loss_sum / len(self.batches), reduce_op="mean")
+        figures = {"epoch": self.current_epoch + 1, "loss": float(loss), **self._validation()}
+        figures["lr"] = self.optimizers().param_groups[-1]["lr"]  # type: ignore[union-attr]
+        figures["seconds"] = time.perf_counter() - self.started
+        for name, value in figures.items():
+            # Every process computes the same figures from the same weights: nothing to gather.
+            self.log(name, float(value), prog_bar=name.startswith("valid"), rank_zero_only=True)
+        if self.tell is not None and self.trainer.is_global_zero:
+            self.tell(figures)
+
+    def _validation(self) -> dict[str, float]:
+        """Errors of the float network, or of the most probable one and of a draw, batch norm re-estimated."""
         evaluate = self.transforms.evaluation
         if not self.stochastic:
-            self._note({"valid_error": error(self.model, self.data.valid, evaluate)})
-            return
+            return {"valid_error": error(self.model, self.data.valid, evaluate)}
         generator = torch.Generator(self.device).manual_seed(mix(self.seed, self.current_epoch) % 2**63)
         figures = {}
         for name, mode in (("valid_error", "mode"), ("valid_error_draw", "sample")):
             net = discretize(self.model, mode, generator=generator)  # type: ignore[arg-type]
-            mend_norms(net, self.data.train, evaluate, self.norm_batches)
+            mend_norms(net, self.data.train, evaluate, NORM_BATCHES_IN_TRAINING)
             figures[name] = error(net, self.data.valid, evaluate)
         figures |= {f"entropy/{name}": bits for name, bits in entropy(self.model).items()}
         figures |= {f"undecided/{name}": share for name, share in undecided(self.model).items()}
         sharpness = next(layer.sharpness for _, layer in lr_layers(self.model))
-        figures["sharpness"] = 1.0 if sharpness is None else sharpness.item()
-        self._note(figures)
-
-    def _note(self, figures: dict[str, float]) -> None:
-        for name, value in figures.items():
-            # Every rank computes the same figures from the same weights: nothing to gather.
-            self.log(name, value, prog_bar=name.startswith("valid"), rank_zero_only=True)
+        return {**figures, "sharpness": 1.0 if sharpness is None else sharpness.item()}
 
     @torch.no_grad()
     def _diverged(self, x: Tensor, loss: Tensor) -> str:
         where = next((name for name, p in self.model.named_parameters() if not torch.isfinite(p).all()), None)
-        where = f"parameter {where!r}" if where else f"layer {_first_bad_layer(self.model, x)!r}"
+        if where:
+            where = f"parameter {where!r}"
+        elif self.trainer.world_size > 1:
+            where = "a layer's output (one process alone cannot run the network to tell which)"
+        else:
+            where = f"layer {_first_bad_layer(self.model, x)!r}"
         return (
             f"the loss is {loss.item()} at step {self.global_step} (epoch {self.current_epoch}); the first number "
             f"that is not finite is in {where}. The last good checkpoint is kept. Try a tenth of lr and "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,12 @@ from lrnets.ensemble import Ensemble
 from lrnets.layers import bake_sharpness_, lr_layers
 from lrnets.summary import summary
 from lrnets.training.evaluation import error, mend_norms
+from lrnets.training.hardware import Hardware, is_first_process
+from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Where to train: Lightning's own words."""
-
-    devices: int = 1
-    nodes: int = 1
-    precision: Any = "32-true"
-    accelerator: str = "auto"
 
 
 def build_network(recipe: Recipe) -> nn.Module:
@@ -72,98 +63,122 @@ def run(
 ) -> dict[str, Any]:
     """Run a recipe from start to end in a folder, or go on where it stopped; returns the results.
 
-    An own float `model` (any classifier) and own `data` with `transforms` may replace those of the recipe.
+    An own float `model` (any classifier) and own `data` with `transforms` may replace those of the recipe. With several
+    processes (see Hardware) the first one writes and returns the results; the others return an empty dictionary.
     """
+    writes = is_first_process()
+    share = hardware.share_of(recipe.batch_size)
     data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
     transforms = transforms or TRANSFORMS[recipe.data]
     model = model or build_network(recipe)
     parameters = sum(p.numel() for p in model.parameters())
-    folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
-    seconds: dict[str, float] = {}
+    if writes:
+        folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
+    else:
+        say = _silence
 
     def stage(name: str, settings: FloatStage) -> None:
         if folder.weights_file(name).exists():
             folder.load_weights(name, model)
+            say(f"{name} network: from {folder.weights_file(name)}")
             return
-        start = time.perf_counter()
-        fit(model, settings, name, folder, data, transforms, recipe, hardware)
+        fit(
+            model,
+            settings,
+            name,
+            folder,
+            data,
+            transforms,
+            batch_size=share,
+            seed=recipe.seed,
+            hardware=hardware,
+            say=say,
+        )
         bake_sharpness_(model)
-        folder.save_weights(name, model)
-        seconds[name] = time.perf_counter() - start
+        if writes:
+            folder.save_weights(name, model)
 
-    if init is not None:
+    if init is not None and not folder.weights_file("float").exists():
         model.load_state_dict(read_weights(init))
         say(f"float network: from {init}")
+        if writes:
+            folder.save_weights("float", model)
     elif recipe.discrete_stage is None or recipe.discrete_stage.start == "pretrained":
         stage("float", recipe.float_stage)
     float_net = copy.deepcopy(model).eval()
+    if recipe.discrete_stage is not None:
+        say(convert_by(recipe, model))
+        stage("stochastic", recipe.discrete_stage)
+    if not writes:
+        return {}
     if recipe.discrete_stage is None:
-        return _finish_float(recipe, folder, float_net, data, transforms, seconds)
-    say(convert_by(recipe, model))
-    stage("stochastic", recipe.discrete_stage)
-    return _finish_discrete(recipe, folder, float_net, model, data, transforms, seconds)
+        results = _finish_float(recipe, float_net, data, transforms)
+    else:
+        results = _finish_discrete(recipe, folder, float_net, model, data, transforms)
+    results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
+    folder.write_json("results.json", results)
+    return results
+
+
+def _silence(text: str) -> None:
+    """What the other processes say."""
 
 
 def fit(
     model: nn.Module, settings: FloatStage, name: str, folder: RunFolder, data: Data, transforms: Transforms,
-    recipe: Recipe, hardware: Hardware,
+    *, batch_size: int, seed: int, hardware: Hardware, say: Say = print,
 ) -> None:  # fmt: skip
     """One stage under Lightning, with a checkpoint after every epoch, continued from the last one if there is one."""
-    import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
-    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-
-    from lrnets.training.module import Stage
-    from lrnets.training.progress import EpochLines, on_a_terminal
-
     if settings.epochs == 0:
         return
-    checkpoints = folder.checkpoints(name)
-    last = checkpoints / "last.ckpt"
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from lrnets.training.module import Stage
+    from lrnets.training.progress import bars, epoch_line, quiet_lightning
+
+    def tell(figures: Mapping[str, float]) -> None:
+        note_epoch(folder, name, figures)
+        say(epoch_line(name, settings.epochs, figures))
+
+    several = hardware.processes > 1
     keep_last = ModelCheckpoint(
-        checkpoints, filename="last", save_on_train_epoch_end=True, enable_version_counter=False
+        folder.checkpoints(name), filename="last", save_on_train_epoch_end=True, enable_version_counter=False
     )
-    loggers = {CSVLogger: "metrics", TensorBoardLogger: "tensorboard"}
-    processes = hardware.devices * hardware.nodes
-    trainer = lightning.Trainer(
-        accelerator=hardware.accelerator, devices=hardware.devices, num_nodes=hardware.nodes,
-        precision=hardware.precision, strategy="ddp" if processes > 1 else "auto", sync_batchnorm=processes > 1,
-        max_epochs=settings.epochs, enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
-        callbacks=[keep_last, *([] if on_a_terminal() else [EpochLines(name)])], enable_progress_bar=on_a_terminal(),
-        logger=[Logger(folder.path, name=kind, version=name) for Logger, kind in loggers.items()],
-        log_every_n_steps=50,
-    )  # fmt: skip
-    stage = Stage(
-        model,
-        settings,
-        data,
-        transforms,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        norm_batches=recipe.norm_batches,
-    )
-    trainer.fit(stage, ckpt_path=last if last.exists() else None, weights_only=True)
+    with quiet_lightning():
+        trainer = lightning.Trainer(
+            accelerator=hardware.accelerator, devices=hardware.devices, num_nodes=hardware.nodes,
+            precision=hardware.precision, strategy="ddp" if several else "auto", max_epochs=settings.epochs,
+            enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+            callbacks=[keep_last, *bars()], enable_progress_bar=bool(bars()), log_every_n_steps=50,
+            logger=TensorBoardLogger(folder.path, name="tensorboard", version=name),
+        )  # fmt: skip
+        stage = Stage(model, settings, data, transforms, batch_size=batch_size, seed=seed, tell=tell)
+        last = folder.checkpoints(name) / "last.ckpt"
+        try:
+            trainer.fit(stage, ckpt_path=last if last.exists() else None, weights_only=True)
+        except SystemExit as exit:
+            # Lightning turns Ctrl-C into an exit, and leaves the signal ignored.
+            if isinstance(exit.__context__, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                raise KeyboardInterrupt from exit
+            raise
 
 
-def _finish_float(
-    recipe: Recipe, folder: RunFolder, net: nn.Module, data: Data, transforms: Transforms, seconds: dict[str, float]
-) -> dict[str, Any]:
+def _finish_float(recipe: Recipe, net: nn.Module, data: Data, transforms: Transforms) -> dict[str, Any]:
     size = summary(net, tuple(data.train.images.shape[1:]))
-    results = {
+    return {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "valid_error": {"float": error(net, data.valid, transforms.evaluation)},
         "test_error": {"float": error(net, data.test, transforms.evaluation)},
         "bytes": {"float": size.float_bytes},
-        "seconds": seconds,
     }
-    folder.write_json("results.json", results)
-    return results
 
 
 def _finish_discrete(
     recipe: Recipe, folder: RunFolder, float_net: nn.Module, model: nn.Module, data: Data, transforms: Transforms,
-    seconds: dict[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     """Draws with re-estimated batch norm, the choice on validation data, and one look at the test data."""
     evaluate = transforms.evaluation
@@ -184,7 +199,7 @@ def _finish_discrete(
     test = {name: error(net, data.test, evaluate) for name, net in nets.items()}
     test_of_draws = [error(net, data.test, evaluate) for net in draws]
     test["ensemble"] = error(Ensemble(draws), data.test, evaluate)
-    results = {
+    return {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "valid_error": valid,
@@ -193,7 +208,4 @@ def _finish_discrete(
         "test_error_of_draws": test_of_draws,
         "draws": recipe.draws,
         "bytes": {"float": size.float_bytes, "discrete": size.bytes},
-        "seconds": seconds,
     }
-    folder.write_json("results.json", results)
-    return results

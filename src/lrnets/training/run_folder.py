@@ -77,9 +77,11 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file under a temporary name and rename it: it is whole or not there."""
-        temporary = self.path / f".{name}.{os.getpid()}.part"
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
         temporary.write_text(text)
-        temporary.replace(self.path / name)
+        temporary.replace(target)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(content, indent=1))

@@ -1,0 +1,51 @@
+"""Where a run trains: devices, machines, precision; and which of its processes this is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Processes on this machine, machines, and precision and accelerator in Lightning's own words."""
+
+    devices: int = 1
+    nodes: int = 1
+    precision: Any = "32-true"
+    accelerator: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.nodes
+
+    @classmethod
+    def here(cls, devices: int | None = None, nodes: int | None = None, precision: Any = "32-true") -> Hardware:
+        """As asked for; what is not said comes from torchrun if it started this process, and is 1 otherwise."""
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        started = int(os.environ.get("WORLD_SIZE", local)) if "LOCAL_WORLD_SIZE" in os.environ else local
+        return cls(devices or local, nodes or started // local, precision)
+
+    def share_of(self, batch_size: int) -> int:
+        """What each process takes of a batch."""
+        share, rest = divmod(batch_size, self.processes)
+        if rest or not share:
+            raise ValueError(
+                f"a batch of {batch_size} cannot be shared evenly by {self.processes} processes; "
+                f"--set batch_size={max(1, share) * self.processes}, or use another number of devices"
+            )
+        return share
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes: the first of all, by what torchrun, SLURM or Lightning tell it."""
+    for name in ("RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name]) == 0
+    return all(int(os.environ.get(name, 0)) == 0 for name in ("NODE_RANK", "LOCAL_RANK"))

@@ -1,0 +1,53 @@
+"""Processes: how many, which one this is, and what each takes of a batch."""
+
+import pytest
+
+from lrnets.training.hardware import Hardware, is_first_process
+
+NAMES = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_alone_it_is_one_process_and_writes():
+    assert Hardware.here() == Hardware(devices=1, nodes=1)
+    assert Hardware.here(4, 2).processes == 8
+    assert is_first_process()
+
+
+def test_torchrun_tells_devices_and_nodes_unless_asked_otherwise(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert (Hardware.here().devices, Hardware.here().nodes) == (8, 2)
+    assert (Hardware.here(4, 1).devices, Hardware.here(4, 1).nodes) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "8", "LOCAL_RANK": "0"}, False),  # the first of a second machine
+        ({"SLURM_PROCID": "3", "LOCAL_RANK": "0"}, False),
+        ({"LOCAL_RANK": "1"}, False),  # Lightning's own children
+        ({"NODE_RANK": "1"}, False),
+        ({"NODE_RANK": "0", "LOCAL_RANK": "0"}, True),
+    ],
+)
+def test_one_process_of_all_writes(monkeypatch, environment, first):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert is_first_process() is first
+
+
+def test_a_batch_is_shared_evenly_or_refused_with_a_remedy():
+    assert Hardware(devices=2, nodes=2).share_of(256) == 64
+    with pytest.raises(ValueError, match=r"batch of 256 .* 3 processes.*batch_size=255"):
+        Hardware(devices=3).share_of(256)
+    with pytest.raises(ValueError, match=r"batch of 2 .*batch_size=4"):
+        Hardware(devices=4).share_of(2)
+    with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
+        Hardware(devices=0)
