@@ -49,3 +49,11 @@ def test_errors_are_one_line_with_the_remedy(arguments, words, capsys):
     text = capsys.readouterr().err
     assert words in text
     assert "Traceback" not in text
+
+
+def test_evaluate_wants_whole_numbers_and_a_run(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path), "--ensemble", "1,many"])
+    assert "no list of whole numbers" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "is no run folder" in capsys.readouterr().err

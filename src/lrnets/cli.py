@@ -49,6 +49,15 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")
     train.add_argument("--nodes", type=int, help="machines (default: 1, or torchrun's)")
     train.add_argument("--precision", default="32-true", help="Lightning's names: 32-true, bf16-mixed, 16-mixed")
+    evaluate = verb(
+        "evaluate", _evaluate, "Measure a finished run: draws, ensembles, calibration; also as RUN/evaluation.json.",
+        "lrnets evaluate runs/mnist-ternary-quick/0 --draws 20 --ensemble 1,4,16",
+    )  # fmt: skip
+    evaluate.add_argument("folder", type=Path, metavar="RUN", help="a run's folder")
+    evaluate.add_argument("--draws", type=int, default=20, help="networks to draw (default: 20)")
+    evaluate.add_argument("--ensemble", type=_sizes, default=(1, 4, 16), metavar="K,K", help="sizes (default: 1,4,16)")
+    evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
+    evaluate.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
     data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
     data.add_argument("name", choices=["mnist", "cifar10"])
@@ -83,6 +92,23 @@ def _results_table(results: dict[str, Any]) -> str:
         count = results.get("draws", 1) if name == "ensemble" else 1
         rows.append((name, "" if valid is None else f"{valid:.2f} %", f"{test:.2f} %", f"{count * size:,}"))
     return table(("network", "validation error", "test error", "bytes"), rows, right=(1, 2, 3))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,4,16") from None
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from lrnets.training.evaluate import evaluate_run, evaluation_table
+    from lrnets.training.run_folder import RunFolder
+
+    folder = RunFolder(args.folder)
+    result = evaluate_run(folder, draws=args.draws, ensembles=args.ensemble, data_dir=args.data_dir, seed=args.seed)
+    print(evaluation_table(result))
+    print(f"all figures: {folder.path / 'evaluation.json'}")
 
 
 def _recipes(args: argparse.Namespace) -> None:

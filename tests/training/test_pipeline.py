@@ -17,6 +17,7 @@ from torch import nn
 
 from lrnets.data import Data, Split, stratified
 from lrnets.data.augment import Transforms, scale
+from lrnets.training.metrics import read_epochs
 from lrnets.training.module import DivergedError
 from lrnets.training.pipeline import run
 from lrnets.training.recipe import Recipe, recipe_from
@@ -109,8 +110,15 @@ def in_a_process(folder: Path) -> subprocess.Popen:
     )
 
 
-def test_a_killed_run_ends_with_the_same_bits_when_resumed(tmp_path):
-    train(tmp_path / "whole", short(epochs=8))
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(folder, short(epochs=8))
+    return folder
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_an_interrupted_run_ends_with_the_same_bits_when_resumed(tmp_path, whole_run, blow):
     killed = tmp_path / "killed"
     process = in_a_process(killed)
     checkpoint = killed / "checkpoints/stochastic/last.ckpt"
@@ -119,14 +127,17 @@ def test_a_killed_run_ends_with_the_same_bits_when_resumed(tmp_path):
         assert process.poll() is None, "the run ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    os.kill(process.pid, blow)
+    assert process.wait(60) == -blow
     assert not (killed / "stochastic.safetensors").exists()
     train(killed, short(epochs=8), resume=True)
     for name in ("float", "stochastic", "drawn"):
-        whole, resumed = (load_file(tmp_path / run / f"{name}.safetensors") for run in ("whole", "killed"))
+        whole, resumed = (load_file(run / f"{name}.safetensors") for run in (whole_run, killed))
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole), name
+    for stage in ("float", "stochastic"):
+        whole, resumed = (read_epochs(RunFolder(run), stage) for run in (whole_run, killed))
+        assert [row | {"seconds": 0} for row in whole] == [row | {"seconds": 0} for row in resumed]
 
 
 def test_a_folder_in_use_or_of_another_recipe_or_without_a_run_is_refused(tmp_path):
@@ -138,6 +149,12 @@ def test_a_folder_in_use_or_of_another_recipe_or_without_a_run_is_refused(tmp_pa
         train(tmp_path / "run", recipe_from(vars_of(quick) | {"seed": 1}), resume=True)
     with pytest.raises(FileNotFoundError, match="no run in"):
         train(tmp_path / "none", quick, resume=True)
+
+
+def test_a_finished_run_can_be_resumed_and_ends_as_before(tmp_path):
+    quick = short(epochs=0)
+    results = train(tmp_path / "run", quick)
+    assert train(tmp_path / "run", quick, resume=True) == results
 
 
 def vars_of(chosen: Recipe) -> dict:

@@ -8,19 +8,25 @@ from lrnets.training.recipe import Sharpen, recipe_from
 
 
 def test_every_recipe_loads_and_survives_being_written():
-    assert {"mnist-float", "mnist-binary", "mnist-ternary", "mnist-ternary-quick"} <= set(recipe_names())
+    kinds = [f"{data}-{weights}" for data in ("mnist", "cifar10") for weights in ("float", "binary", "ternary")]
+    quick = [f"{kind}-quick" for kind in kinds]
+    assert {*kinds, *quick, "mnist-binary-sharp", "mnist-ternary-sharp"} <= set(recipe_names())
     for name in recipe_names():
         recipe = load_recipe(name)
         assert recipe.name == name
         assert recipe_from(yaml.safe_load(recipe.to_yaml())) == recipe
 
 
-def test_the_papers_numbers_stand_in_the_papers_recipes():
-    ternary, binary = load_recipe("mnist-ternary"), load_recipe("mnist-binary")
+@pytest.mark.parametrize(("data", "epochs", "milestone"), [("mnist", 190, 100), ("cifar10", 290, 170)])
+def test_the_papers_numbers_stand_in_the_papers_recipes(data, epochs, milestone):
+    ternary, binary = load_recipe(f"{data}-ternary"), load_recipe(f"{data}-binary")
+    reference = load_recipe(f"{data}-float").float_stage
+    assert (reference.epochs, reference.lr, reference.milestones) == (epochs, 0.01, (milestone,))
     for recipe in (ternary, binary):
         stage = recipe.discrete_stage
-        assert (recipe.batch_size, recipe.dropout, stage.scale, stage.sharpen) == (256, 0.5, False, None)
-        assert (stage.epochs, stage.lr, stage.milestones, stage.weight_decay) == (190, 0.01, (100,), 1e-4)
+        assert (recipe.batch_size, recipe.dropout, recipe.width) == (256, 0.5, 1)
+        assert (stage.scale, stage.sharpen, stage.keep_first) == (False, None, False)
+        assert (stage.epochs, stage.lr, stage.milestones, stage.weight_decay) == (epochs, 0.01, (milestone,), 1e-4)
         assert (stage.p_min, stage.p_max, stage.logit_lr) == (0.05, 0.95, None)
     assert (ternary.discrete_stage.probability_decay, ternary.discrete_stage.beta) == (1e-11, 0)
     assert (binary.discrete_stage.probability_decay, binary.discrete_stage.beta) == (0, 1e-6)

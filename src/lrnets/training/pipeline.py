@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from lrnets.training.recipe import FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
 
 Say = Callable[[str], None]
+FINAL_DRAWS = -2  # beside a recipe's seed: not the draws after any epoch, nor those of `lrnets evaluate`
 
 
 def build_network(recipe: Recipe) -> nn.Module:
@@ -137,6 +139,7 @@ def fit(
 
     from lrnets.training.module import Stage
     from lrnets.training.progress import bars, epoch_line, quiet_lightning
+    from lrnets.training.sync_norm import synced_norms
 
     def tell(figures: Mapping[str, float]) -> None:
         note_epoch(folder, name, figures)
@@ -146,7 +149,7 @@ def fit(
     keep_last = ModelCheckpoint(
         folder.checkpoints(name), filename="last", save_on_train_epoch_end=True, enable_version_counter=False
     )
-    with quiet_lightning():
+    with quiet_lightning(), synced_norms(model) if several else nullcontext():
         trainer = lightning.Trainer(
             accelerator=hardware.accelerator, devices=hardware.devices, num_nodes=hardware.nodes,
             precision=hardware.precision, strategy="ddp" if several else "auto", max_epochs=settings.epochs,
@@ -183,7 +186,7 @@ def _finish_discrete(
     """Draws with re-estimated batch norm, the choice on validation data, and one look at the test data."""
     evaluate = transforms.evaluation
     device = next(model.parameters()).device
-    generator = torch.Generator(device).manual_seed(mix(recipe.seed, 4) % 2**63)
+    generator = torch.Generator(device).manual_seed(mix(recipe.seed, FINAL_DRAWS) % 2**63)
     draws: list[nn.Module] = []
 
     def score(net: nn.Module) -> float:

@@ -95,7 +95,10 @@ class RunFolder:
 
         target = self.weights_file(name)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}, temporary)
+        # Copies, since safetensors refuses tensors that share memory, as tied weights do.
+        save_file(
+            {key: tensor.detach().cpu().contiguous().clone() for key, tensor in net.state_dict().items()}, temporary
+        )
         temporary.replace(target)
 
     def load_weights(self, name: str, net: nn.Module) -> None:

@@ -1,0 +1,236 @@
+"""A finished run looked at closely: many fresh draws, ensembles of them, and how far their probabilities are true."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrnets.calibration import expected_calibration_error, negative_log_likelihood
+from lrnets.data import TRANSFORMS, Data, Split, Transforms, load
+from lrnets.data.progress import progress_bars
+from lrnets.data.shuffle import mix
+from lrnets.discretize import discretize
+from lrnets.errors import describe
+from lrnets.modes import evaluating
+from lrnets.summary import Summary, summary
+from lrnets.tables import table
+from lrnets.training.evaluation import inputs, mend_norms
+from lrnets.training.pipeline import build_network, convert_by
+from lrnets.training.recipe import Recipe
+from lrnets.training.run_folder import RunFolder, environment
+
+FRESH = -1  # beside a recipe's seed: neither the pipeline's own draws nor those after any epoch
+
+
+def evaluate_run(
+    folder: RunFolder,
+    *,
+    draws: int = 20,
+    ensembles: Sequence[int] = (1, 4, 16),
+    data: Data | None = None,
+    data_dir: str | None = None,
+    transforms: Transforms | None = None,
+    model: nn.Module | None = None,
+    seed: int | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Error (%), NLL (nats) and ECE (%) of a run's networks on test and validation data; also in evaluation.json.
+
+    The networks: float, mode, `draws` fresh draws (their mean, deviation, least and greatest), the best of these by
+    validation error, the draw stored in the folder, and ensembles of the first k fresh draws. A float run has only the
+    first. Batch norm is re-estimated for all but the float and the stored network, which come with theirs. A run with
+    an own float `model` or own `data` needs them here again; the model given is left as it is.
+    """
+    ensembles = _check(draws, ensembles, seed)
+    recipe = folder.read_recipe()
+    weights = ("float",) if recipe.discrete_stage is None else ("stochastic", "drawn")
+    _require_finished(folder, weights)
+    net = build_network(recipe) if model is None else copy.deepcopy(model)
+    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
+    judge = _Judge(data, transforms or TRANSFORMS[recipe.data], recipe.norm_batches)
+    if seed is None:
+        seed = mix(recipe.seed, FRESH) % 2**63
+    networks: dict[str, Any] = {}
+    if folder.weights_file("float").exists():
+        _load(folder, "float", net, recipe)
+        networks["float"] = judge.of(net) | {"bytes": judge.size(net).float_bytes}
+    if recipe.discrete_stage is not None:
+        convert_by(recipe, net)
+        _load(folder, "stochastic", net, recipe)
+        stored = discretize(net, "mode")
+        _load(folder, "drawn", stored, recipe)
+        networks |= _discrete(net, stored, judge, draws, ensembles, seed, say)
+    result = {
+        "recipe": recipe.name,
+        "recipe_seed": recipe.seed,
+        "commit": environment(recipe.seed)["commit"],
+        "seed": seed,
+        "draws": 0 if recipe.discrete_stage is None else draws,
+        "ensembles": [] if recipe.discrete_stage is None else ensembles,
+        "networks": networks,
+    }
+    folder.write_json("evaluation.json", result)
+    return result
+
+
+def evaluation_table(result: dict[str, Any]) -> str:
+    """What evaluate_run found on test data, a row a network; of several draws: mean ± deviation (least-greatest)."""
+    rows = []
+    for name, found in result["networks"].items():
+        test = found["test"]
+        cells = (_cell(test["error"], "5.2f", True), _cell(test["nll"], ".4f"), _cell(test["ece"], "5.2f"))
+        rows.append((name, *cells, f"{found['bytes']:,}"))
+    lines = table(("network", "error %", "NLL", "ECE %", "bytes"), rows, right=(4,))
+    if not result["draws"]:
+        return f"{lines}\non test data"
+    return (
+        f"{lines}\non test data; {result['draws']} fresh draws (seed {result['seed']}), the best of them by validation "
+        "error, of equals by validation NLL"
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The data, and what a network is measured by on it."""
+
+    data: Data
+    transforms: Transforms
+    norm_batches: int
+
+    def mended(self, net: nn.Module) -> nn.Module:
+        return mend_norms(net, self.data.train, self.transforms.evaluation, self.norm_batches)
+
+    def size(self, net: nn.Module) -> Summary:
+        return summary(net, tuple(self.data.train.images.shape[1:]))
+
+    def probabilities(self, net: nn.Module) -> dict[str, Tensor]:
+        """Class probabilities of all test and all validation examples: (n, classes) float64 each, on the CPU."""
+        return {name: self._run(net, split) for name, split in self._splits.items()}
+
+    def measure(self, probabilities: dict[str, Tensor]) -> dict[str, dict[str, float]]:
+        return {name: _measures(probabilities[name], split.labels.cpu()) for name, split in self._splits.items()}
+
+    def of(self, net: nn.Module) -> dict[str, Any]:
+        return self.measure(self.probabilities(net))
+
+    @property
+    def _splits(self) -> dict[str, Split]:
+        return {"test": self.data.test, "valid": self.data.valid}
+
+    @torch.no_grad()
+    def _run(self, net: nn.Module, split: Split) -> Tensor:
+        with evaluating(net):
+            logits = [net(x).cpu() for x, _ in inputs(net, split, self.transforms.evaluation)]
+        # In double precision the greatest logit stays the only greatest, and its probability is not rounded to 1.
+        return torch.cat(logits).double().softmax(1)
+
+
+def _discrete(
+    model: nn.Module, stored: nn.Module, judge: _Judge, draws: int, ensembles: Sequence[int], seed: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """All that is found out about a stochastic network; each drawn network sees the data once."""
+    size = judge.size(model).bytes
+    networks: dict[str, Any] = {"mode": judge.of(judge.mended(discretize(model, "mode"))) | {"bytes": size}}
+    found, means = _draw(model, judge, draws, ensembles, seed, say)
+    best = min(range(draws), key=lambda i: (found[i]["valid"]["error"], found[i]["valid"]["nll"]))
+    networks["draws"] = _spread(found) | {"bytes": size, "each": found}
+    networks["best draw"] = found[best] | {"bytes": size, "draw": best + 1}
+    networks["stored draw"] = judge.of(stored) | {"bytes": size}
+    for k in ensembles:
+        networks[f"ensemble of {k}"] = judge.measure(means[k]) | {"bytes": k * size}
+    return networks
+
+
+def _draw(
+    model: nn.Module, judge: _Judge, draws: int, ensembles: Sequence[int], seed: int, say: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], dict[int, dict[str, Tensor]]]:
+    """What each draw measures, and the averaged probabilities of the first k draws for each k in `ensembles`."""
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    found, means = [], {}
+    totals: dict[str, Tensor] = {}
+    start = time.perf_counter()
+    with progress_bars() as report:
+        for drawn in range(1, draws + 1):
+            p = judge.probabilities(judge.mended(discretize(model, generator=generator)))
+            found.append(judge.measure(p))
+            totals = {name: totals[name] + p[name] if totals else p[name] for name in p}
+            if drawn in ensembles:
+                means[drawn] = {name: total / drawn for name, total in totals.items()}
+            report("draws", drawn, draws)
+            expected = draws * (time.perf_counter() - start)
+            if drawn == 1 and expected > 2:
+                say(f"{draws} draws, about {math.ceil(expected)} s")
+    return found, means
+
+
+def _measures(p: Tensor, labels: Tensor) -> dict[str, float]:
+    return {
+        "error": 100 * int((p.argmax(1) != labels).sum()) / len(labels),
+        "nll": negative_log_likelihood(p, labels),
+        "ece": 100 * expected_calibration_error(p, labels),
+    }
+
+
+def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean, deviation (of n - 1; None of a single draw), least and greatest of each measure over the draws."""
+
+    def over(values: list[float]) -> dict[str, float | None]:
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return {"mean": statistics.fmean(values), "sd": deviation, "min": min(values), "max": max(values)}
+
+    return {
+        part: {name: over([one[part][name] for one in found]) for name in measures}
+        for part, measures in found[0].items()
+    }
+
+
+def _cell(value: float | dict[str, float | None], form: str, ends: bool = False) -> str:
+    if not isinstance(value, dict):
+        return format(value, form)
+    if value["sd"] is None:
+        return format(value["mean"], form)
+    text = f"{value['mean']:{form}} ± {format(value['sd'], form).strip()}"
+    bounds = [format(value[end], form).strip() for end in ("min", "max")]
+    return f"{text} ({'-'.join(bounds)})" if ends else text
+
+
+def _check(draws: int, ensembles: Sequence[int], seed: int | None) -> list[int]:
+    """The sizes of ensembles, each once, if all arguments can be meant."""
+    for name, value in (("draws", draws), *(("an ensemble's size", k) for k in ensembles)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {describe(value)}")
+    if max(ensembles, default=0) > draws:
+        raise ValueError(
+            f"an ensemble of {max(ensembles)} needs as many draws, got {draws}; raise draws or leave it out"
+        )
+    if seed is not None and not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+    return list(dict.fromkeys(ensembles))
+
+
+def _require_finished(folder: RunFolder, weights: Sequence[str]) -> None:
+    for name in weights:
+        if not folder.weights_file(name).is_file():
+            raise FileNotFoundError(
+                f"{folder.path} has no {folder.weights_file(name).name}: the run is not finished; "
+                f"`lrnets train {folder.recipe_file} --out {folder.path} --resume` goes on with it"
+            )
+
+
+def _load(folder: RunFolder, name: str, net: nn.Module, recipe: Recipe) -> None:
+    try:
+        folder.load_weights(name, net)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{folder.weights_file(name)} does not fit the network ({recipe.network} by the recipe); "
+            "a run with an own model is evaluated with the same model="
+        ) from error
