@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from digit_runs import recipe, train
 from safetensors.torch import load_file
-from test_pipeline import recipe, train
 from torch import nn
 
 from lrnets.training.hardware import Hardware
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 from safetensors.torch import save_file
 from pathlib import Path
 from lrnets.training.module import Stage
-import test_distributed, test_pipeline
+import digit_runs, test_distributed
 
 seeds, begin = [], Stage.on_train_epoch_start
 def noting(stage):
@@ -34,7 +34,7 @@ def noting(stage):
 Stage.on_train_epoch_start = noting
 
 folder, model = Path({folder!r}), test_distributed.network()
-results = test_pipeline.train(
+results = digit_runs.train(
     folder / "run", test_distributed.{recipe}(), model=model, hardware=test_distributed.{hardware}
 )
 rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))

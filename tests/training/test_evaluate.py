@@ -5,49 +5,29 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import digit_runs
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from digit_runs import TRANSFORMS, digits, network
 from torch import nn
 
 import lrnets
-from lrnets.data import Data, Split, stratified
-from lrnets.data.augment import Transforms, scale
+from lrnets.data import Split
+from lrnets.data.augment import scale
 from lrnets.data.shuffle import mix
 from lrnets.training.evaluate import evaluate_run, evaluation_table
 from lrnets.training.pipeline import convert_by, run
-from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder
 
-TRANSFORMS = Transforms(scale, scale)
 ROWS = ["float", "mode", "draws", "best draw", "stored draw", "ensemble of 1", "ensemble of 3"]
 
 
-def digits() -> Data:
-    """scikit-learn's digits: 1197 to train on, 300 to choose on, 300 to test on."""
-    pixels, labels = load_digits(return_X_y=True)
-    everything = Split(torch.tensor(pixels * 15.9).byte().view(-1, 1, 8, 8), torch.tensor(labels))
-    rest, test = stratified(everything.labels, 300)
-    learning = everything[rest]
-    train, valid = stratified(learning.labels, 300)
-    return Data("digits", tuple("0123456789"), learning[train], learning[valid], lambda: everything[test])
-
-
-def network(norm: bool = True) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=not norm), nn.BatchNorm2d(16) if norm else nn.Identity(), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10),
-    )  # fmt: skip
-
-
 def recipe(**changes) -> Recipe:
-    raw = {
-        "name": "digits", "about": "a test", "data": "mnist", "network": "mnist_net", "weights": "ternary",
-        "float_stage": {"epochs": 0}, "discrete_stage": {"epochs": 0, "scale": True}, "draws": 3, "norm_batches": 1,
-    }  # fmt: skip
-    return recipe_from(raw | changes)
+    return digit_runs.recipe(
+        **{"float_stage": {"epochs": 0}, "discrete_stage": {"epochs": 0, "scale": True}, "norm_batches": 1} | changes
+    )
 
 
 def make_run(path: Path, chosen: Recipe, norm: bool = True) -> dict:
