@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format benchmark clean
+.PHONY: help setup train example test lint format benchmark clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-train: setup ## Train a ternary network from data to discrete weights
+RUN := runs/mnist-ternary-quick/0
+
+train: setup ## Train a ternary network for MNIST, from data to discrete weights (about 5 minutes)
+	@$(BIN)/lrnets train mnist-ternary-quick --out $(RUN) $(if $(wildcard $(RUN)/recipe.yaml),--resume)
+
+example: setup ## Train a ternary network on scikit-learn's digits, with the library alone (20 seconds)
 	@$(BIN)/python examples/digits.py
 
 test: setup ## Run all tests

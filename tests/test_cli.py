@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from lrnets.cli import main
+from lrnets.data import Data, Split
 
 
 def test_help_does_not_import_torch():
@@ -41,7 +43,7 @@ def test_recipes_are_listed(capsys):
     [
         (["train", "nonsense"], "no recipe 'nonsense'"),
         (["train", "mnist-float", "--set", "seed=-3"], "seed must be from 0"),
-        (["train", "mnist-float", "--data-dir", "/nowhere/at/all"], "lrnets data mnist"),
+        (["evaluate", "/nowhere/at/all"], "is no run folder"),
     ],
 )
 def test_errors_are_one_line_with_the_remedy(arguments, words, capsys):
@@ -51,9 +53,31 @@ def test_errors_are_one_line_with_the_remedy(arguments, words, capsys):
     assert "Traceback" not in text
 
 
-def test_evaluate_wants_whole_numbers_and_a_run(tmp_path, capsys):
+def test_evaluate_wants_whole_numbers(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path), "--ensemble", "1,many"])
     assert "no list of whole numbers" in capsys.readouterr().err
-    assert main(["evaluate", str(tmp_path)]) == 1
-    assert "is no run folder" in capsys.readouterr().err
+
+
+def random_images(count: int) -> Split:
+    return Split(torch.randint(0, 256, (count, 1, 28, 28), dtype=torch.uint8), torch.arange(count) % 10)
+
+
+def test_train_brings_the_data_and_ends_with_a_table_and_evaluate_goes_on_from_there(tmp_path, capsys, monkeypatch):
+    fetched = []
+    data = Data("mnist", tuple("0123456789"), random_images(320), random_images(50), lambda: random_images(50))
+    monkeypatch.setattr("lrnets.data.fetch", lambda *arguments: fetched.append(arguments))
+    for module in ("pipeline", "evaluate"):
+        monkeypatch.setattr(f"lrnets.training.{module}.load", lambda *arguments, **settings: data)
+    run = str(tmp_path / "run")
+    settings = ["float_stage.epochs=1", "discrete_stage.epochs=1", "batch_size=32", "draws=2", "norm_batches=1"]
+    assert main(["train", "mnist-ternary-quick", "--out", run, "--data-dir", "here", "--set", *settings]) == 0
+    assert fetched == [("mnist", "here")]
+    text = capsys.readouterr().out
+    rows = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert {"float", "mode", "2 draws", "chosen draw", "ensemble of 2"} <= set(rows)
+    assert rows["float"].endswith("2,329,256")
+    assert text.endswith(f"run folder: {run}\n")
+    assert main(["evaluate", run, "--draws", "2", "--ensemble", "1,2"]) == 0
+    assert "ensemble of 2" in capsys.readouterr().out
+    assert (tmp_path / "run/evaluation.json").exists()

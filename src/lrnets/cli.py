@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(args: argparse.Namespace) -> None:
+    from lrnets.data import fetch
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
@@ -74,6 +75,7 @@ def _train(args: argparse.Namespace) -> None:
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
     recipe = load_recipe(args.recipe, settings)
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
+    fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
     if results:  # the first process has them
@@ -82,15 +84,24 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _results_table(results: dict[str, Any]) -> str:
+    import statistics
+
     from lrnets.tables import table
 
-    sizes = results["bytes"]
-    rows = []
-    for name, test in results["test_error"].items():
-        valid = results["valid_error"].get(name)
-        size = sizes["float"] if name == "float" else sizes["discrete"]
-        count = results.get("draws", 1) if name == "ensemble" else 1
-        rows.append((name, "" if valid is None else f"{valid:.2f} %", f"{test:.2f} %", f"{count * size:,}"))
+    def spread(errors: list[float]) -> str:
+        return f"{statistics.fmean(errors):.2f} ± {statistics.stdev(errors) if len(errors) > 1 else 0:.2f} %"
+
+    sizes, valid, test = results["bytes"], results["valid_error"], results["test_error"]
+    size = sizes.get("discrete", 0)
+    rows: list[tuple[str, ...]] = []
+    for name, error in valid.items():
+        bytes_ = sizes["float"] if name == "float" else size
+        rows.append((name, f"{error:.2f} %", f"{test[name]:.2f} %", f"{bytes_:,}"))
+    if "draws" in results:
+        count = results["draws"]
+        errors = (spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
+        rows.insert(2, (f"{count} draws", *errors, f"{size:,}"))
+        rows.append((f"ensemble of {count}", "", f"{test['ensemble']:.2f} %", f"{count * size:,}"))
     return table(("network", "validation error", "test error", "bytes"), rows, right=(1, 2, 3))
 
 

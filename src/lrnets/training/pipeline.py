@@ -15,6 +15,7 @@ from torch import nn
 from lrnets import models
 from lrnets.convert import convert_
 from lrnets.data import TRANSFORMS, Data, Transforms, load
+from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize, select_best
 from lrnets.ensemble import Ensemble
@@ -116,6 +117,7 @@ def run(
     if recipe.discrete_stage is None:
         results = _finish_float(recipe, float_net, data, transforms)
     else:
+        say(f"drawing {recipe.draws} networks, to choose the best on validation data")
         results = _finish_discrete(recipe, folder, float_net, model, data, transforms)
     results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
     folder.write_json("results.json", results)
@@ -188,12 +190,14 @@ def _finish_discrete(
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(mix(recipe.seed, FINAL_DRAWS) % 2**63)
     draws: list[nn.Module] = []
+    with progress_bars() as report:
 
-    def score(net: nn.Module) -> float:
-        draws.append(mend_norms(net, data.train, evaluate, recipe.norm_batches))
-        return -error(net, data.valid, evaluate)
+        def score(net: nn.Module) -> float:
+            draws.append(mend_norms(net, data.train, evaluate, recipe.norm_batches))
+            report("draws", len(draws), recipe.draws)
+            return -error(net, data.valid, evaluate)
 
-    chosen, scores = select_best(model, score, draws=recipe.draws, generator=generator)
+        chosen, scores = select_best(model, score, draws=recipe.draws, generator=generator)
     mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
     folder.save_weights("drawn", chosen)
     nets: dict[str, nn.Module] = {"float": float_net.to(device), "mode": mode, "chosen draw": chosen}
