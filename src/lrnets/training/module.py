@@ -92,7 +92,7 @@ class Stage(lightning.LightningModule):
         figures["seconds"] = time.perf_counter() - self.started
         for name, value in figures.items():
             # Every process computes the same figures from the same weights: nothing to gather.
-            self.log(name, float(value), prog_bar=name.startswith("valid"), rank_zero_only=True)
+            self.log(name, float(value), rank_zero_only=True)
         if self.tell is not None and self.trainer.is_global_zero:
             self.tell(figures)
 
