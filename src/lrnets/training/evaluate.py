@@ -19,10 +19,9 @@ from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize
 from lrnets.errors import describe
-from lrnets.modes import evaluating
 from lrnets.summary import Summary, summary
 from lrnets.tables import table
-from lrnets.training.evaluation import inputs, mend_norms
+from lrnets.training.evaluation import error_of, mend_norms, probabilities
 from lrnets.training.pipeline import build_network, convert_by
 from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder, environment
@@ -113,7 +112,7 @@ class _Judge:
 
     def probabilities(self, net: nn.Module) -> dict[str, Tensor]:
         """Class probabilities of all test and all validation examples: (n, classes) float64 each, on the CPU."""
-        return {name: self._run(net, split) for name, split in self._splits.items()}
+        return {name: probabilities(net, split, self.transforms.evaluation) for name, split in self._splits.items()}
 
     def measure(self, probabilities: dict[str, Tensor]) -> dict[str, dict[str, float]]:
         return {name: _measures(probabilities[name], split.labels.cpu()) for name, split in self._splits.items()}
@@ -124,13 +123,6 @@ class _Judge:
     @property
     def _splits(self) -> dict[str, Split]:
         return {"test": self.data.test, "valid": self.data.valid}
-
-    @torch.no_grad()
-    def _run(self, net: nn.Module, split: Split) -> Tensor:
-        with evaluating(net):
-            logits = [net(x).cpu() for x, _ in inputs(net, split, self.transforms.evaluation)]
-        # In double precision the greatest logit stays the only greatest, and its probability is not rounded to 1.
-        return torch.cat(logits).double().softmax(1)
 
 
 def _discrete(
@@ -174,7 +166,7 @@ def _draw(
 
 def _measures(p: Tensor, labels: Tensor) -> dict[str, float]:
     return {
-        "error": 100 * int((p.argmax(1) != labels).sum()) / len(labels),
+        "error": error_of(p, labels),
         "nll": negative_log_likelihood(p, labels),
         "ece": 100 * expected_calibration_error(p, labels),
     }

@@ -24,11 +24,22 @@ def inputs(net: nn.Module, split: Split, transform: Transform) -> Iterator[tuple
 
 
 @torch.no_grad()
-def error(net: nn.Module, split: Split, transform: Transform) -> float:
-    """Classification error in per cent, in eval mode."""
+def probabilities(net: nn.Module, split: Split, transform: Transform) -> Tensor:
+    """Class probabilities of all examples, in eval mode: (n, classes) float64, on the CPU."""
     with evaluating(net):
-        wrong = sum(int((net(x).argmax(1) != y).sum()) for x, y in inputs(net, split, transform))
-    return 100 * wrong / len(split)
+        logits = [net(x).cpu() for x, _ in inputs(net, split, transform)]
+    # In double precision the greatest logit stays the only greatest, and its probability is not rounded to 1.
+    return torch.cat(logits).double().softmax(1)
+
+
+def error_of(p: Tensor, labels: Tensor) -> float:
+    """Classification error of probabilities (n, classes), in per cent."""
+    return 100 * int((p.argmax(1) != labels.cpu()).sum()) / len(labels)
+
+
+def error(net: nn.Module, split: Split, transform: Transform) -> float:
+    """Classification error of a network in per cent, in eval mode."""
+    return error_of(probabilities(net, split, transform), split.labels)
 
 
 def mend_norms(net: nn.Module, train: Split, transform: Transform, batches: int) -> nn.Module:

@@ -18,10 +18,9 @@ from lrnets.data import TRANSFORMS, Data, Transforms, load
 from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize, select_best
-from lrnets.ensemble import Ensemble
 from lrnets.layers import bake_sharpness_, lr_layers
 from lrnets.summary import summary
-from lrnets.training.evaluation import error, mend_norms
+from lrnets.training.evaluation import error, error_of, mend_norms, probabilities
 from lrnets.training.hardware import Hardware, is_first_process
 from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import FloatStage, Recipe
@@ -204,15 +203,15 @@ def _finish_discrete(
     size = summary(chosen, tuple(data.train.images.shape[1:]))
     valid = {name: error(net, data.valid, evaluate) for name, net in nets.items()}
     test = {name: error(net, data.test, evaluate) for name, net in nets.items()}
-    test_of_draws = [error(net, data.test, evaluate) for net in draws]
-    test["ensemble"] = error(Ensemble(draws), data.test, evaluate)
+    of_draws = torch.stack([probabilities(net, data.test, evaluate) for net in draws])  # (draws, n, classes)
+    test["ensemble"] = error_of(of_draws.mean(0), data.test.labels)
     return {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "valid_error": valid,
         "valid_error_of_draws": [-s for s in scores],
         "test_error": test,
-        "test_error_of_draws": test_of_draws,
+        "test_error_of_draws": [error_of(p, data.test.labels) for p in of_draws],
         "draws": recipe.draws,
         "bytes": {"float": size.float_bytes, "discrete": size.bytes},
     }
