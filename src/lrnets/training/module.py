@@ -75,7 +75,7 @@ class Stage(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
-        loss = F.cross_entropy(self.model(x), y)
+        loss = F.cross_entropy(self.model(x), y, label_smoothing=self.settings.label_smoothing)
         if isinstance(self.settings, DiscreteStage):
             s = self.settings
             loss = loss + penalty(self.model, probability_decay=s.probability_decay, beta=s.beta)

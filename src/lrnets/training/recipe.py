@@ -39,8 +39,10 @@ class FloatStage:
     schedule: Literal["step", "one-cycle"] = "step"
     milestones: tuple[int, ...] = ()
     weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        _require("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "from 0 to below 1")
         _require("epochs", self.epochs, self.epochs >= 0, "at least 0")
         _require("lr", self.lr, self.lr > 0, "above 0")
         _require("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
