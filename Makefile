@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUNTIME := $(VENV)/.runtime
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train example test lint format benchmark clean
@@ -10,12 +11,23 @@ STAMP := $(VENV)/.installed
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Create .venv with everything in it
+setup: $(STAMP) $(RUNTIME) ## Create .venv with everything in it
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV)
+
+# Not editable: the C core is compiled, and tests see what users get. Any change in it builds it anew (10 seconds).
+$(RUNTIME): $(shell find runtime/native runtime/src runtime/CMakeLists.txt runtime/pyproject.toml -type f ! -name '*.pyc') \
+		| $(BIN)/python
+	@echo "Building lrnets-runtime ..."
+	@$(PIP) --force-reinstall --no-deps ./runtime
+	@touch $@
+
+$(STAMP): pyproject.toml constraints.txt | $(RUNTIME)
 	@echo "Installing lrnets and its tools into $(VENV) (a few minutes the first time) ..."
-	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 RUN := runs/mnist-ternary-quick/0
@@ -28,11 +40,13 @@ example: setup ## Train a ternary network on scikit-learn's digits, with the lib
 
 test: setup ## Run all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy runtime/src
 
 format: setup ## Put the code into the house style
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -1,0 +1,199 @@
+/* Memory and threads for runs of a network. A team is an arena, scratch memory, and threads that go through the steps
+ * together, meeting after each. Idle teams wait in the network's pool, so a second caller gets a second team. */
+#define _POSIX_C_SOURCE 200809L
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define SPINS 4000 /* before a waiting thread lets others run */
+
+typedef struct team team;
+
+typedef struct worker {
+    team *team;
+    int number;
+    pthread_t thread;
+} worker;
+
+struct team {
+    team *next;
+    lrn_network *network;
+    int threads, started;
+    worker *workers; /* threads - 1 of them: the caller is the first of the team */
+    uint8_t *arena;
+    uint8_t *scratch;
+    int64_t arena_bytes, scratch_stride;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    uint64_t order; /* raised for each run; under the lock */
+    int stop;
+    const float *x;
+    float *y;
+    int64_t images;
+    atomic_int arrived;
+    atomic_uint meeting;
+};
+
+struct pool {
+    pthread_mutex_t lock;
+    team *idle;
+};
+
+static void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* All threads of the team wait for each other. */
+static void meet(team *t) {
+    const unsigned meeting = atomic_load_explicit(&t->meeting, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) == t->threads - 1) {
+        atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&t->meeting, meeting + 1, memory_order_release);
+        return;
+    }
+    for (int spins = 0; atomic_load_explicit(&t->meeting, memory_order_acquire) == meeting; spins++) {
+        if (spins < SPINS)
+            pause_briefly();
+        else
+            sched_yield();
+    }
+}
+
+static void work(team *t, int number) {
+    const lrn_network *net = t->network;
+    uint8_t *scratch = t->scratch + number * t->scratch_stride;
+    if (number == 0) net->kernels->load(net->values + net->input, t->arena, t->x, t->images);
+    if (t->threads > 1) meet(t);
+    for (int32_t i = 0; i < net->step_count; i++) {
+        net->kernels->run(net, net->steps + i, t->arena, t->images, scratch, number, t->threads);
+        if (t->threads > 1) meet(t);
+    }
+    if (number == 0) net->kernels->store(net->values + net->output, t->arena, t->y, t->images);
+}
+
+static void *serve(void *argument) {
+    worker *w = argument;
+    team *t = w->team;
+    uint64_t done = 0;
+    for (;;) {
+        pthread_mutex_lock(&t->lock);
+        while (t->order == done && !t->stop) pthread_cond_wait(&t->wake, &t->lock);
+        const int stop = t->stop;
+        done = t->order;
+        pthread_mutex_unlock(&t->lock);
+        if (stop) return NULL;
+        work(t, w->number);
+    }
+}
+
+static void dismiss(team *t) {
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    t->stop = 1;
+    pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+    for (int i = 0; i < t->started; i++) pthread_join(t->workers[i].thread, NULL);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->wake);
+    free(t->workers);
+    free(t->arena);
+    free(t->scratch);
+    free(t);
+}
+
+static void *aligned(int64_t bytes) {
+    void *memory = NULL;
+    return posix_memalign(&memory, ALIGNMENT, (size_t)bytes) ? NULL : memory;
+}
+
+static team *gather(lrn_network *net, int threads) {
+    team *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->network = net;
+    t->threads = threads;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->wake, NULL);
+    t->scratch_stride = (net->scratch_bytes + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    t->scratch = aligned(t->scratch_stride * threads);
+    t->workers = calloc((size_t)threads, sizeof *t->workers);
+    int failed = !t->scratch || !t->workers;
+    for (int i = 0; !failed && i < threads - 1; i++) {
+        t->workers[i] = (worker){.team = t, .number = i + 1};
+        failed = pthread_create(&t->workers[i].thread, NULL, serve, &t->workers[i]) != 0;
+        t->started += !failed;
+    }
+    if (failed) {
+        dismiss(t);
+        return NULL;
+    }
+    return t;
+}
+
+/* An idle team of this size, or a new one. */
+static team *borrow(lrn_network *net, int threads) {
+    pthread_mutex_lock(&net->pool->lock);
+    team **place = &net->pool->idle;
+    while (*place && (*place)->threads != threads) place = &(*place)->next;
+    team *t = *place;
+    if (t) *place = t->next;
+    pthread_mutex_unlock(&net->pool->lock);
+    return t ? t : gather(net, threads);
+}
+
+static void give_back(lrn_network *net, team *t) {
+    pthread_mutex_lock(&net->pool->lock);
+    t->next = net->pool->idle;
+    net->pool->idle = t;
+    pthread_mutex_unlock(&net->pool->lock);
+}
+
+int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int threads) {
+    team *t = borrow(net, threads);
+    if (!t) return 1;
+    const int64_t needed = net->arena_bytes * images + 4 * ALIGNMENT; /* vectors may read, not use, what lies behind */
+    if (t->arena_bytes < needed) {
+        free(t->arena);
+        t->arena = aligned(needed);
+        t->arena_bytes = t->arena ? needed : 0;
+        if (!t->arena) {
+            dismiss(t);
+            return 1;
+        }
+    }
+    t->x = x;
+    t->y = y;
+    t->images = images;
+    if (threads > 1) {
+        pthread_mutex_lock(&t->lock);
+        t->order++;
+        pthread_cond_broadcast(&t->wake);
+        pthread_mutex_unlock(&t->lock);
+    }
+    work(t, 0);
+    give_back(net, t);
+    return 0;
+}
+
+struct pool *pool_create(void) {
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (pool) pthread_mutex_init(&pool->lock, NULL);
+    return pool;
+}
+
+void pool_destroy(struct pool *pool) {
+    if (!pool) return;
+    while (pool->idle) {
+        team *t = pool->idle;
+        pool->idle = t->next;
+        dismiss(t);
+    }
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}

@@ -1,0 +1,13 @@
+/* Memory and threads for runs of a network; each run borrows a set of its own. */
+#ifndef LRNETS_POOL_H
+#define LRNETS_POOL_H
+
+#include "internal.h"
+
+struct pool *pool_create(void);
+void pool_destroy(struct pool *pool);
+
+/* Run the steps on a batch that fits the arena. 0, or 1 if memory or threads were refused. */
+int pool_run(lrn_network *network, const float *x, int64_t images, float *y, int threads);
+
+#endif

@@ -1,0 +1,215 @@
+"""A network as data: typed nodes in the order of execution (read strictly from JSON in reading.py).
+
+Values are named; shapes go without the batch, which is always the first dimension. One input, one output. The meaning
+of each node is that of the torch layer of its name (see reference.py for it in NumPy, docs/packed-format.md for it in
+words). Tensors (weights, scales, biases) are named, and live beside the graph in a safetensors file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from lrnets_runtime.errors import refuse as refuse  # exported here too
+
+Shape: TypeAlias = tuple[int, ...]
+CODINGS = ("binary", "ternary", "float32", "int8")
+LARGEST = 2**28  # elements of one value, or of a weight; and bound of every whole number in a graph
+MOST_NODES = 10_000
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight tensor: how it is coded, its shape once decoded, the name of its packed tensor."""
+
+    tensor: str
+    coding: Literal["binary", "ternary", "float32", "int8"]
+    shape: Shape
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed tensor: 1 bit, 5 to a byte, 4 bytes, or 1 byte a weight."""
+        per = {"binary": (1, 8), "ternary": (1, 5), "float32": (4, 1), "int8": (1, 1)}
+        bytes_, weights = per[self.coding]
+        return -(-self.count * bytes_ // weights)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """none: x; clamp: min(max(x, low), high), where a missing bound does not bind; leaky: x or slope x below 0."""
+
+    kind: Literal["none", "clamp", "leaky"] = "none"
+    low: float | None = None
+    high: float | None = None
+    slope: float | None = None
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """y = activation(scale * conv(x, weight) + bias), scale and bias a number for each output channel."""
+
+    op: ClassVar[str] = "conv2d"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    weight: Weight  # (out, in / groups, height, width)
+    scale: str | None  # tensor name; None counts as 1
+    bias: str | None  # tensor name; None counts as 0
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)  # rows above and below, columns left and right; zeros
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    activation: Activation = Activation()
+
+
+@dataclass(frozen=True)
+class Linear:
+    """y = activation(scale * (x weight^T) + bias), over the last dimension."""
+
+    op: ClassVar[str] = "linear"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    weight: Weight  # (out, in)
+    scale: str | None
+    bias: str | None
+    activation: Activation = Activation()
+
+
+@dataclass(frozen=True)
+class Pool2d:
+    """Maximum or average over windows; a padded place never wins, and counts in an average only if told so."""
+
+    op: ClassVar[str] = "pool2d"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    kind: Literal["max", "average"]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+    ceil_mode: bool = False
+    count_padding: bool = True
+
+
+@dataclass(frozen=True)
+class AdaptivePool2d:
+    """Maximum or average over size[0] x size[1] windows, [i h / size, ceil((i + 1) h / size)), as torch has them."""
+
+    op: ClassVar[str] = "adaptive_pool2d"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    kind: Literal["max", "average"]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = activation(scale * x + bias), a number for each channel (dimension 1): batch norm nothing could take in."""
+
+    op: ClassVar[str] = "affine"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    scale: str | None
+    bias: str | None
+    activation: Activation = Activation()
+
+
+@dataclass(frozen=True)
+class Add:
+    """y = activation(a + b), of equal shapes."""
+
+    op: ClassVar[str] = "add"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    activation: Activation = Activation()
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Values one after the other along a dimension; 0 is the first after the batch."""
+
+    op: ClassVar[str] = "concat"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The same numbers in row-major order in another shape; the batch stays."""
+
+    op: ClassVar[str] = "reshape"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """exp(x) over its sum along a dimension; 0 is the first after the batch."""
+
+    op: ClassVar[str] = "softmax"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Activate:
+    """y = activation(x), where nothing could take it in."""
+
+    op: ClassVar[str] = "activate"
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    activation: Activation
+
+
+Node: TypeAlias = (
+    Conv2d | Linear | Pool2d | AdaptivePool2d | Affine | Add | Concat | Reshape | Softmax | Activate
+)  # fmt: skip
+KINDS: dict[str, type] = {kind.op: kind for kind in Node.__args__}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which each finds its inputs made; `quantization` has int8's step for each value, or None."""
+
+    input: str
+    input_shape: Shape
+    output: str
+    nodes: tuple[Node, ...]
+    quantization: Mapping[str, tuple[float, int]] | None = None  # value -> (step, zero point), q = x / step + zero
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and dictionaries; defaults are written out. reading.graph_from_json is the way back."""
+        nodes = [{"op": node.op, **_plain(dataclasses.asdict(node))} for node in self.nodes]
+        return {
+            "input": self.input, "input_shape": list(self.input_shape), "output": self.output, "nodes": nodes,
+            "quantization": _plain(self.quantization),
+        }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and tuples, however deep, as JSON's dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def weights_of(nodes: Sequence[Node]) -> list[Weight]:
+    return [node.weight for node in nodes if isinstance(node, (Conv2d, Linear))]

@@ -1,0 +1,262 @@
+"""From a graph to what the C core runs: images in memory, steps between them, and where each image lies.
+
+Values become images with channels innermost: (c,) is 1 x 1 x c, (c, w) is 1 x w x c, (c, h, w) is h x w x c. A linear
+layer on a flattened image becomes a convolution that covers the image, so nothing is flattened. Zeros around an image
+that a convolution wants are part of it in memory. Memory is shared by values that are not needed at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lrnets_runtime import native
+from lrnets_runtime.graph import (
+    Activate,
+    Activation,
+    AdaptivePool2d,
+    Add,
+    Affine,
+    Concat,
+    Conv2d,
+    Graph,
+    Linear,
+    Node,
+    Pool2d,
+    Reshape,
+    Shape,
+    Softmax,
+)
+from lrnets_runtime.packing import decode
+from lrnets_runtime.reference import pool_windows
+from lrnets_runtime.shapes import infer_shapes
+
+ALIGNMENT = 64
+BITS = {"binary": 1, "ternary": 2, "int8": 8, "float32": 32}
+ONE = (1, 1)
+
+
+class CannotRunError(ValueError):
+    """The C core has no step for this; the reference has."""
+
+
+@dataclass
+class Image:
+    """A value in memory; `first` and `last` are the steps that write and read it."""
+
+    height: int
+    width: int
+    channels: int
+    entry: tuple[float, int] | None
+    border: tuple[int, int] = (0, 0)
+    first: int = -1
+    last: int = -1
+    offset: int = 0
+
+    @property
+    def bytes(self) -> int:
+        rows, columns = self.height + 2 * self.border[0], self.width + 2 * self.border[1]
+        return _aligned(rows * columns * self.channels * (4 if self.entry is None else 1))
+
+
+@dataclass
+class Plan:
+    """All that native.NativeNetwork needs; `kept` holds the arrays the steps point to."""
+
+    images: list[Image] = field(default_factory=list)
+    steps: list[native.Step] = field(default_factory=list)
+    kept: list[NDArray[Any]] = field(default_factory=list)
+    input: int = 0
+    output: int = 0
+
+    def network(self, output_shape: Shape, kernels: str) -> native.NativeNetwork:
+        arena = place_images(self.images, self.output, len(self.steps))
+        return native.NativeNetwork(
+            [_value(image) for image in self.images], self.steps, input=self.input, output=self.output,
+            arena_bytes=arena, output_shape=output_shape, kernels=kernels,
+        )  # fmt: skip
+
+    def image(self, shape: Shape, entry: tuple[float, int] | None) -> int:
+        self.images.append(Image(*_height_width_channels(shape), entry))
+        return len(self.images) - 1
+
+    def keep(self, array: NDArray[Any]) -> int:
+        """The address of an array that lives as long as the plan."""
+        self.kept.append(np.ascontiguousarray(array))
+        return self.kept[-1].ctypes.data
+
+    def step(self, kind: int, input: int, output: int, **settings: Any) -> None:
+        step = native.Step(kind=kind, input=input, output=output, **{"other": input, "groups": 1} | settings)
+        place = len(self.steps)
+        for number in {input, step.other}:
+            self.images[number].last = place
+        if self.images[output].first < 0:
+            self.images[output].first = place
+        self.images[output].last = max(self.images[output].last, place)
+        self.steps.append(step)
+
+
+def make_plan(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Plan:
+    """Steps for a graph that file.read found in order; CannotRunError if the C core lacks something."""
+    shapes, entries = infer_shapes(graph), graph.quantization or {}
+    plan, places = Plan(), {}
+    flattened = _flattened(graph, shapes)
+    places[graph.input] = plan.input = plan.image(graph.input_shape, entries.get(graph.input))
+    for node in graph.nodes:
+        if isinstance(node, Reshape) and node.output in flattened:
+            places[node.output] = places[node.inputs[0]]
+            continue
+        places[node.output] = plan.image(shapes[node.output], entries.get(node.output))
+        _add(plan, node, places, shapes, flattened, tensors)
+    plan.output = places[graph.output]
+    return plan
+
+
+def _flattened(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Vectors that only linear layers read and that are an image in another shape: the image's shape."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    found: dict[str, Shape] = {}
+    for node in graph.nodes:
+        if isinstance(node, Reshape) and len(node.shape) == 1 and node.output != graph.output:
+            source = shapes[node.inputs[0]]
+            linear = all(isinstance(reader, Linear) for reader in readers.get(node.output, []))
+            if node.inputs[0] not in found and len(source) in (2, 3) and linear:
+                found[node.output] = source
+    return found
+
+
+def _add(
+    plan: Plan, node: Node, places: Mapping[str, int], shapes: Mapping[str, Shape], flattened: Mapping[str, Shape],
+    tensors: Mapping[str, NDArray[Any]],
+) -> None:  # fmt: skip
+    source, target = places[node.inputs[0]], places[node.output]
+    shape = shapes[node.inputs[0]]
+    match node:
+        case Conv2d():
+            weight = decode(tensors[node.weight.tensor], node.weight)
+            settings = {name: getattr(node, name) for name in ("stride", "padding", "dilation", "groups")}
+            _add_conv(plan, node, source, target, weight, tensors, settings)
+        case Linear():
+            if len(shape) != 1:
+                raise CannotRunError(f"{node.name}: a linear layer on {len(shape)} dimensions")
+            weight = decode(tensors[node.weight.tensor], node.weight)
+            image = plan.images[source]
+            weight = weight.reshape(len(weight), image.channels, image.height, image.width)
+            _add_conv(plan, node, source, target, weight, tensors, {})
+        case Pool2d() | AdaptivePool2d():
+            windows = np.array([window for side in pool_windows(node, shape[1:]) for window in side], np.int32)
+            plan.step(
+                native.POOL, source, target, pool=native.POOLS[node.kind], windows=plan.keep(windows),
+                window_count=windows.size,
+            )  # fmt: skip
+        case Affine() | Activate():
+            vectors = _vectors(plan, node, shape[0], tensors)
+            plan.step(native.AFFINE, source, target, **vectors, **_activation(node.activation))
+        case Add():
+            plan.step(native.ADD, source, target, other=places[node.inputs[1]], **_activation(node.activation))
+        case Concat():
+            start = 0
+            for name in node.inputs:
+                plan.step(native.PLACE, places[name], target, axis=_axis(node.axis, shape), start=start)
+                start += shapes[name][node.axis]
+        case Reshape():
+            plan.step(native.RESHAPE, source, target)
+        case Softmax():
+            plan.step(native.SOFTMAX, source, target, axis=_axis(node.axis, shape))
+
+
+def _add_conv(
+    plan: Plan, node: Conv2d | Linear, source: int, target: int, weight: NDArray[Any],
+    tensors: Mapping[str, NDArray[Any]], settings: dict[str, Any],
+) -> None:  # fmt: skip
+    """`weight` is (out, in / groups, height, width)."""
+    if weight.dtype == np.float32 and plan.images[source].entry is not None:
+        source = _add_dequantized(plan, source)
+    image, padding = plan.images[source], settings.get("padding", (0, 0))
+    image.border = (max(image.border[0], padding[0]), max(image.border[1], padding[1]))
+    plan.step(
+        native.CONV, source, target, bits=BITS[node.weight.coding], kernel=weight.shape[2:],
+        **{"stride": ONE, "dilation": ONE} | settings, weights=plan.keep(weight.transpose(0, 2, 3, 1)),
+        weight_count=weight.size, **_vectors(plan, node, len(weight), tensors), **_activation(node.activation),
+    )  # fmt: skip
+
+
+def _add_dequantized(plan: Plan, source: int) -> int:
+    """The same value in float32."""
+    image = plan.images[source]
+    plan.images.append(Image(image.height, image.width, image.channels, None))
+    channels = image.channels
+    plan.step(
+        native.AFFINE, source, len(plan.images) - 1, scale=plan.keep(np.ones(channels, np.float32)),
+        bias=plan.keep(np.zeros(channels, np.float32)), channel_count=channels,
+    )  # fmt: skip
+    return len(plan.images) - 1
+
+
+def _vectors(plan: Plan, node: Any, channels: int, tensors: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    names = {"scale": getattr(node, "scale", None), "bias": getattr(node, "bias", None)}
+    filled = {
+        key: np.full(channels, key == "scale", np.float32) if name is None else tensors[name].astype(np.float32)
+        for key, name in names.items()
+    }
+    return {**{key: plan.keep(vector) for key, vector in filled.items()}, "channel_count": channels}
+
+
+def _activation(activation: Activation) -> dict[str, float]:
+    return {
+        "activation": native.ACTIVATIONS[activation.kind],
+        "low": -math.inf if activation.low is None else activation.low,
+        "high": math.inf if activation.high is None else activation.high,
+        "slope": activation.slope or 0.0,
+    }
+
+
+def place_images(images: list[Image], output: int, steps: int) -> int:
+    """Give each image the lowest place where no other lies that is needed meanwhile; returns the bytes of all."""
+    images[output].last = steps
+    placed: list[Image] = []
+    for image in sorted(images, key=lambda image: -image.bytes):  # large ones first leave fewer gaps
+        image.offset = 0
+        for other in sorted(placed, key=lambda other: other.offset):
+            together = image.first <= other.last and other.first <= image.last
+            if together and image.offset < other.offset + other.bytes and other.offset < image.offset + image.bytes:
+                image.offset = other.offset + other.bytes
+        placed.append(image)
+    return max(image.offset + image.bytes for image in images)
+
+
+def _value(image: Image) -> native.Value:
+    step, zero = image.entry or (0.0, 0)
+    return native.Value(
+        type=native.FLOAT32 if image.entry is None else native.UINT8, height=image.height, width=image.width,
+        channels=image.channels, border_height=image.border[0], border_width=image.border[1], offset=image.offset,
+        step=step, zero=zero,
+    )  # fmt: skip
+
+
+def _height_width_channels(shape: Shape) -> tuple[int, int, int]:
+    match shape:
+        case (channels,):
+            return 1, 1, channels
+        case (channels, width):
+            return 1, width, channels
+        case (channels, height, width):
+            return height, width, channels
+    raise CannotRunError(f"a value of {len(shape)} dimensions")
+
+
+def _axis(axis: int, shape: Shape) -> int:
+    """The C core's number of a dimension: 0 channels, 1 rows, 2 columns."""
+    return 2 if axis == 1 and len(shape) == 2 else axis
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

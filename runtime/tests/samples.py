@@ -1,0 +1,75 @@
+"""Networks to test with."""
+
+import numpy as np
+
+from lrnets_runtime.graph import (
+    Activate,
+    Activation,
+    AdaptivePool2d,
+    Add,
+    Affine,
+    Concat,
+    Conv2d,
+    Graph,
+    Linear,
+    Pool2d,
+    Reshape,
+    Softmax,
+    Weight,
+)
+from lrnets_runtime.packing import pack
+
+RELU = Activation("clamp", low=0.0)
+
+
+def random_weights(rng, coding, shape):
+    """A weight tensor as its file holds it, and as plain numbers."""
+    if coding == "float32":
+        values = rng.normal(size=shape).astype(np.float32)
+        return values, values
+    if coding == "int8":
+        values = rng.integers(-128, 128, shape, dtype=np.int8)
+        return values, values
+    values = rng.integers(-1, 2, shape) if coding == "ternary" else rng.integers(0, 2, shape) * 2 - 1
+    return pack(values.astype(np.int8), coding), values
+
+
+def everything(*, quantized: bool, seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A small network with every kind of node, every coding and every activation."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        "conv.w": Weight("conv.w", "ternary", (4, 2, 3, 3)),
+        "grouped.w": Weight("grouped.w", "binary", (4, 2, 1, 1)),
+        "hidden.w": Weight("hidden.w", "int8", (5, 24)),
+        "last.w": Weight("last.w", "float32", (3, 5)),
+    }
+    tensors = {name: random_weights(rng, weight.coding, weight.shape)[0] for name, weight in weights.items()}
+    for name, size in {"conv": 4, "affine": 4, "hidden": 5, "last": 3}.items():
+        tensors[f"{name}.s"] = rng.uniform(0.2, 0.6, size).astype(np.float32)
+        tensors[f"{name}.b"] = rng.uniform(-0.1, 0.1, size).astype(np.float32)
+    tensors["hidden.s"] /= np.float32(100)
+    del tensors["hidden.b"], tensors["last.s"]
+    nodes = (
+        Conv2d("conv", ("x",), "a", weights["conv.w"], "conv.s", "conv.b", padding=(1, 1), activation=RELU),
+        Pool2d("pool", ("a",), "b", "max", (2, 2), (2, 2), ceil_mode=True),
+        Conv2d("grouped", ("b",), "c", weights["grouped.w"], None, None, groups=2),
+        Add("add", ("b", "c"), "d", Activation("leaky", slope=0.1)),
+        Affine("affine", ("d",), "e", "affine.s", "affine.b", Activation("clamp", -1.0, 1.0)),
+        Pool2d("mean", ("e",), "f", "average", (2, 2), (1, 1), (1, 1), count_padding=False),
+        AdaptivePool2d("adaptive", ("f",), "g", "average", (2, 2)),
+        AdaptivePool2d("largest", ("e",), "h", "max", (1, 2)),
+        Concat("concat", ("g", "h"), "i", 1),
+        Reshape("flatten", ("i",), "j", (24,)),
+        Linear("hidden", ("j",), "k", weights["hidden.w"], "hidden.s", None, RELU),
+        Linear("last", ("k",), "l", weights["last.w"], None, "last.b"),
+        Activate("limit", ("l",), "m", Activation("clamp", high=6.0)),
+        Softmax("softmax", ("m",), "y", 0),
+    )
+    entries = None
+    if quantized:
+        steps = {"x": 0.02, "a": 0.02, "c": 0.04, "d": 0.04, "e": 0.005, "f": 0.005, "g": 0.006, "i": 0.005, "k": 0.008}
+        zeros = {"x": 128, "c": 128, "d": 12}
+        entries = {name: (step, zeros.get(name, 51)) for name, step in steps.items()}
+        for source, made in (("a", "b"), ("e", "h"), ("i", "j")):
+            entries[made] = entries[source]
+    return Graph("x", (2, 5, 5), "y", nodes, entries), tensors

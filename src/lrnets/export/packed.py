@@ -1,0 +1,177 @@
+"""A drawn network as a packed file that lrnets_runtime runs, checked against the network before it is there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lrnets_runtime import file, reference
+from lrnets_runtime.graph import Affine, Conv2d, Graph, Linear
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lrnets.errors import describe
+from lrnets.export.calibrate import calibrate
+from lrnets.export.coding import Array, Tensors
+from lrnets.export.fold import fold, quantize_weights
+from lrnets.export.trace import Traced, trace
+from lrnets.modes import evaluating
+from lrnets.tables import table
+
+Numbers = Literal["float32", "int8"]
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """What one layer takes in the file. Tied weights count with the first layer that has them."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]  # of the weights
+    coding: str
+    weights: int
+    weight_bytes: int
+    other_bytes: int  # scales and biases
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_bytes + self.other_bytes
+
+    @property
+    def bits(self) -> float:
+        """Bits a weight."""
+        return 8 * self.weight_bytes / self.weights if self.weights else 0.0
+
+
+@dataclass(frozen=True)
+class PackedReport:
+    """A packed file, layer by layer; prints as a table."""
+
+    path: Path
+    layers: tuple[PackedLayer, ...]
+    header_bytes: int  # the graph, and the names and places of tensors
+    activations: Numbers
+    difference: float  # largest, from the network's output for the example
+    largest_output: float
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole file."""
+        return self.header_bytes + sum(layer.bytes for layer in self.layers)
+
+    @property
+    def weights(self) -> int:
+        return sum(layer.weights for layer in self.layers)
+
+    def __str__(self) -> str:
+        rows: list[tuple[object, ...]] = [
+            (
+                r.name, r.kind, "x".join(map(str, r.shape)), r.coding, f"{r.bits:.2f}" if r.weights else "",
+                f"{r.weight_bytes:,}", f"{r.other_bytes:,}", f"{r.bytes:,}",
+            )
+            for r in self.layers
+        ]  # fmt: skip
+        rows.append(("header", "", "", "", "", "", "", f"{self.header_bytes:,}"))
+        rows.append(("total", "", "", "", "", "", "", f"{self.bytes:,}"))
+        header = ("layer", "kind", "weights", "coding", "bits", "weight bytes", "others", "bytes")
+        off = f"{self.difference:.2g} off where the largest is {self.largest_output:.3g}"
+        last = f"{self.path}: {self.bytes:,} bytes, {self.activations} activations; outputs for the example {off}"
+        return table(header, rows, right=range(4, 8)) + "\n" + last
+
+
+@torch.no_grad()
+def save_packed(
+    net: nn.Module,
+    example_input: Tensor,
+    path: str | os.PathLike[str],
+    *,
+    float_weights: Numbers | None = None,
+    activations: Numbers = "float32",
+    calibration: Any = None,
+) -> PackedReport:
+    """Write a drawn network to one packed file and report what is in it, byte for byte.
+
+    Batch norm and activations are folded into their layers. Discrete weights are stored exactly; layers in float as
+    float32, or as int8 with a scale for each output channel (the default with int8 activations). With
+    `activations="int8"`, values between layers are held as bytes, in steps found on the batches of `calibration`.
+
+    The graph's float32 result for `example_input` is compared with the network's own, and the file is read back and
+    run, before it gets its name: a wrong file is never left behind.
+    """
+    for argument, chosen in (("float_weights", float_weights), ("activations", activations)):
+        if chosen not in ("float32", "int8") and (chosen is not None or argument == "activations"):
+            raise ValueError(f"{argument} must be 'float32' or 'int8', got {describe(chosen)}")
+    if (activations == "int8") != (calibration is not None):
+        raise ValueError(
+            f"activations={activations!r} with {'no ' if calibration is None else ''}calibration; "
+            "activations='int8' takes calibration=batches, 'float32' takes none"
+        )
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(target.parent)!r} to write {target.name!r} to; create it first"
+        )
+
+    exact = fold(trace(net, example_input))
+    x = example_input.detach().float().cpu().numpy()
+    with evaluating(net):
+        (expected,) = (y.detach().double().cpu().numpy() for y in pytree.tree_leaves(net(example_input.clone())))
+    _check(reference.run(*exact, x), expected, torch.finfo(example_input.dtype).eps)
+
+    saved = quantize_weights(exact) if (float_weights or activations) == "int8" else exact
+    if activations == "int8":
+        steps = calibrate(*saved, calibration)
+        saved = Traced(replace(saved.graph, quantization=steps or None), saved.tensors)
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        file.write(temporary, *saved)
+        outputs = reference.run(*file.read(temporary), x)
+        if not np.array_equal(outputs, reference.run(*saved, x)):
+            raise RuntimeError(f"{target}: the file read back computes something else; nothing was written")
+        layers = _layers(*saved)
+        header = os.path.getsize(temporary) - sum(layer.bytes for layer in layers)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    off, largest = float(np.abs(outputs - expected).max()), float(np.abs(expected).max())
+    return PackedReport(target, layers, header, activations, off, largest)
+
+
+def _check(outputs: Array, expected: Array, precision: float) -> None:
+    """Refuse a graph that computes something else than the network, up to the rounding of its layers."""
+    bound = max(1e-4, 16 * precision) * np.abs(expected).max() + 1e-5
+    off = np.abs(outputs - expected).max() if outputs.shape == expected.shape else np.inf
+    if not off <= bound:  # also NaN
+        raise RuntimeError(
+            f"the exported graph's output {list(outputs.shape)} is {off:.3g} off the network's {list(expected.shape)} "
+            f"for the example input, at most {bound:.3g} is rounding; nothing was written. If the network's output is "
+            "finite and the same each time, this is a bug in lrnets"
+        )
+
+
+def _layers(graph: Graph, tensors: Tensors) -> tuple[PackedLayer, ...]:
+    rows, counted = [], set[str]()
+    for node in graph.nodes:
+        if not isinstance(node, (Conv2d, Linear, Affine)):
+            continue
+        weight = None if isinstance(node, Affine) else node.weight
+        tied = weight is None or weight.tensor in counted
+        if weight is not None:
+            counted.add(weight.tensor)
+        rows.append(
+            PackedLayer(
+                name=node.name,
+                kind=node.op,
+                shape=() if weight is None else weight.shape,
+                coding="" if weight is None else weight.coding,
+                weights=0 if weight is None or tied else weight.count,
+                weight_bytes=0 if weight is None or tied else tensors[weight.tensor].nbytes,
+                other_bytes=sum(tensors[name].nbytes for name in (node.scale, node.bias) if name is not None),
+            )
+        )
+    return tuple(rows)
