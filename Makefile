@@ -34,6 +34,7 @@ RUN := runs/mnist-ternary-quick/0
 
 train: setup ## Train a ternary network for MNIST, from data to discrete weights (about 5 minutes)
 	@$(BIN)/lrnets train mnist-ternary-quick --out $(RUN) $(if $(wildcard $(RUN)/recipe.yaml),--resume)
+	@$(BIN)/lrnets export $(RUN)
 
 example: setup ## Train a ternary network on scikit-learn's digits, with the library alone (20 seconds)
 	@$(BIN)/python examples/digits.py

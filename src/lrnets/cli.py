@@ -58,6 +58,18 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--ensemble", type=_sizes, default=(1, 4, 16), metavar="K,K", help="sizes (default: 1,4,16)")
     evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
     evaluate.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    export = verb(
+        "export", _export, "Write the chosen network of a finished run as a packed file, 1 or 1.6 bits a weight.",
+        "lrnets export runs/mnist-ternary-quick/0 --activations int8",
+    )  # fmt: skip
+    export.add_argument("folder", type=Path, metavar="RUN", help="a run's folder")
+    export.add_argument("--to", choices=["packed"], default="packed", help="kind of file (default: packed)")
+    export.add_argument("--out", type=Path, help="file to write (default: RUN/network.packed.safetensors)")
+    export.add_argument(
+        "--activations", choices=["float32", "int8"], default="float32",
+        help="what layers hand on; int8 is calibrated on training data, and its loss is told",
+    )  # fmt: skip
+    export.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
     data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
     data.add_argument("name", choices=["mnist", "cifar10"])
@@ -120,6 +132,15 @@ def _evaluate(args: argparse.Namespace) -> None:
     result = evaluate_run(folder, draws=args.draws, ensembles=args.ensemble, data_dir=args.data_dir, seed=args.seed)
     print(evaluation_table(result))
     print(f"all figures: {folder.path / 'evaluation.json'}")
+
+
+def _export(args: argparse.Namespace) -> None:
+    from lrnets.training.packing import export_run
+    from lrnets.training.run_folder import RunFolder
+
+    out = args.out or args.folder / "network.packed.safetensors"
+    print(export_run(RunFolder(args.folder), out, activations=args.activations, data_dir=args.data_dir))
+    print(f"packed file: {out}")
 
 
 def _recipes(args: argparse.Namespace) -> None:

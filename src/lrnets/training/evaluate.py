@@ -23,8 +23,8 @@ from lrnets.summary import Summary, summary
 from lrnets.tables import table
 from lrnets.training.evaluation import error_of, mend_norms, probabilities
 from lrnets.training.pipeline import build_network, convert_by
-from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder, environment
+from lrnets.training.stored import load_into, require_finished
 
 FRESH = -1  # beside a recipe's seed: neither the pipeline's own draws nor those after any epoch
 
@@ -51,7 +51,7 @@ def evaluate_run(
     ensembles = _check(draws, ensembles, seed)
     recipe = folder.read_recipe()
     weights = ("float",) if recipe.discrete_stage is None else ("stochastic", "drawn")
-    _require_finished(folder, weights)
+    require_finished(folder, weights)
     net = build_network(recipe) if model is None else copy.deepcopy(model)
     data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
     judge = _Judge(data, transforms or TRANSFORMS[recipe.data], recipe.norm_batches)
@@ -59,13 +59,13 @@ def evaluate_run(
         seed = mix(recipe.seed, FRESH) % 2**63
     networks: dict[str, Any] = {}
     if folder.weights_file("float").exists():
-        _load(folder, "float", net, recipe)
+        load_into(net, folder, "float", recipe)
         networks["float"] = judge.of(net) | {"bytes": judge.size(net).float_bytes}
     if recipe.discrete_stage is not None:
         convert_by(recipe, net)
-        _load(folder, "stochastic", net, recipe)
+        load_into(net, folder, "stochastic", recipe)
         stored = discretize(net, "mode")
-        _load(folder, "drawn", stored, recipe)
+        load_into(stored, folder, "drawn", recipe)
         networks |= _discrete(net, stored, judge, draws, ensembles, seed, say)
     result = {
         "recipe": recipe.name,
@@ -207,22 +207,3 @@ def _check(draws: int, ensembles: Sequence[int], seed: int | None) -> list[int]:
     if seed is not None and not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
     return list(dict.fromkeys(ensembles))
-
-
-def _require_finished(folder: RunFolder, weights: Sequence[str]) -> None:
-    for name in weights:
-        if not folder.weights_file(name).is_file():
-            raise FileNotFoundError(
-                f"{folder.path} has no {folder.weights_file(name).name}: the run is not finished; "
-                f"`lrnets train {folder.recipe_file} --out {folder.path} --resume` goes on with it"
-            )
-
-
-def _load(folder: RunFolder, name: str, net: nn.Module, recipe: Recipe) -> None:
-    try:
-        folder.load_weights(name, net)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{folder.weights_file(name)} does not fit the network ({recipe.network} by the recipe); "
-            "a run with an own model is evaluated with the same model="
-        ) from error
