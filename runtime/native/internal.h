@@ -55,7 +55,9 @@ struct lrn_network {
 
 extern const kernels lrn_plain;
 #if defined(__x86_64__)
-extern const kernels lrn_avx2;
+extern const kernels lrn_avx2, lrn_avx512;
+#elif defined(__aarch64__)
+extern const kernels lrn_neon;
 #endif
 
 static inline int64_t element_bytes(const lrn_value *value) { return value->type == LRN_FLOAT32 ? 4 : 1; }

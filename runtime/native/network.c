@@ -14,7 +14,10 @@
 
 static const kernels *const ALL[] = {
 #if defined(__x86_64__)
+    &lrn_avx512,
     &lrn_avx2,
+#elif defined(__aarch64__)
+    &lrn_neon,
 #endif
     &lrn_plain,
 };

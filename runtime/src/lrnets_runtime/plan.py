@@ -77,7 +77,7 @@ class Plan:
     def network(self, output_shape: Shape, kernels: str) -> native.NativeNetwork:
         arena = place_images(self.images, self.output, len(self.steps))
         return native.NativeNetwork(
-            [_value(image) for image in self.images], self.steps, input=self.input, output=self.output,
+            [value_of(image) for image in self.images], self.steps, input=self.input, output=self.output,
             arena_bytes=arena, output_shape=output_shape, kernels=kernels,
         )  # fmt: skip
 
@@ -233,7 +233,8 @@ def place_images(images: list[Image], output: int, steps: int) -> int:
     return max(image.offset + image.bytes for image in images)
 
 
-def _value(image: Image) -> native.Value:
+def value_of(image: Image) -> native.Value:
+    """An image as the C core sees it."""
     step, zero = image.entry or (0.0, 0)
     return native.Value(
         type=native.FLOAT32 if image.entry is None else native.UINT8, height=image.height, width=image.width,
