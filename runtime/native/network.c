@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LARGEST (1 << 28) /* elements of a value or a weight, as in the file format */
+#define MOST_WITH_BORDER ((int64_t)1 << 30)
 #define ARENA_AT_ONCE (32 << 20)
 #define MOST_AT_ONCE 64 /* images that go through the network together */
 
@@ -65,8 +66,10 @@ static int check_value(const report *r, const lrn_value *v, int64_t arena_bytes,
         elements *= sizes[k];
         if (elements > LARGEST) return wrong(r, "value %d: more than %d elements", i, LARGEST);
     }
-    if (v->border_height < 0 || v->border_width < 0 || v->border_height > 65536 || v->border_width > 65536)
-        return wrong(r, "value %d: a border of %d x %d", i, (int)v->border_height, (int)v->border_width);
+    const int64_t rows = (int64_t)v->height + 2 * (int64_t)v->border_height, columns = (int64_t)v->width + 2 * (int64_t)v->border_width;
+    if (v->border_height < 0 || v->border_width < 0 || v->border_height > LARGEST || v->border_width > LARGEST ||
+        rows > MOST_WITH_BORDER / columns || rows * columns > MOST_WITH_BORDER / v->channels)
+        return wrong(r, "value %d: a border of %d x %d is too much", i, (int)v->border_height, (int)v->border_width);
     if (v->offset < 0 || v->offset % ALIGNMENT || v->offset > arena_bytes || image_bytes(v) > arena_bytes - v->offset)
         return wrong(r, "value %d: %lld bytes at %lld do not fit %lld", i, (long long)image_bytes(v), (long long)v->offset,
                      (long long)arena_bytes);
@@ -87,7 +90,8 @@ static int check_conv(const report *r, const lrn_step *s, const lrn_value *in, c
     int64_t weights = outside * (inside / s->groups);
     for (int i = 0; i < 2; i++) {
         const int32_t k = s->kernel[i], stride = s->stride[i], pad = s->padding[i], dilation = s->dilation[i];
-        if (k < 1 || k > 65536 || stride < 1 || stride > LARGEST || pad < 0 || pad > borders[i] || dilation < 1 || dilation > 65536)
+        if (k < 1 || k > LARGEST || stride < 1 || stride > LARGEST || pad < 0 || pad > borders[i] || dilation < 1 ||
+            dilation > LARGEST)
             return wrong(r, "kernel %d, stride %d, padding %d, dilation %d", (int)k, (int)stride, (int)pad, (int)dilation);
         const int64_t last = (int64_t)(outs[i] - 1) * stride - pad + (int64_t)(k - 1) * dilation;
         if (last > (int64_t)sizes[i] - 1 + pad) return wrong(r, "reads place %lld of %d", (long long)last, (int)sizes[i]);

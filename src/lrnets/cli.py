@@ -59,12 +59,14 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
     evaluate.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     export = verb(
-        "export", _export, "Write the chosen network of a finished run as a packed file, 1 or 1.6 bits a weight.",
-        "lrnets export runs/mnist-ternary-quick/0 --activations int8",
+        "export", _export, "Write the chosen network of a run as a packed file, ONNX or C.",
+        "lrnets export runs/mnist-ternary-quick/0 --to c --activations int8",
     )  # fmt: skip
     export.add_argument("folder", type=Path, metavar="RUN", help="a run's folder")
-    export.add_argument("--to", choices=["packed"], default="packed", help="kind of file (default: packed)")
-    export.add_argument("--out", type=Path, help="file to write (default: RUN/network.packed.safetensors)")
+    export.add_argument("--to", choices=["packed", "onnx", "c"], default="packed", help="default: packed")
+    export.add_argument(
+        "--out", type=Path, help="file to write (default: in RUN, network.packed.safetensors, .onnx, .c)"
+    )
     export.add_argument(
         "--activations", choices=["float32", "int8"], default="float32",
         help="what layers hand on; int8 is calibrated on training data, and its loss is told",
@@ -135,12 +137,12 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from lrnets.training.packing import export_run
+    from lrnets.training.packing import FILES, export_run
     from lrnets.training.run_folder import RunFolder
 
-    out = args.out or args.folder / "network.packed.safetensors"
-    print(export_run(RunFolder(args.folder), out, activations=args.activations, data_dir=args.data_dir))
-    print(f"packed file: {out}")
+    out = args.out or args.folder / FILES[args.to]
+    exported = export_run(RunFolder(args.folder), out, to=args.to, activations=args.activations, data_dir=args.data_dir)
+    print(exported)
 
 
 def _recipes(args: argparse.Namespace) -> None:

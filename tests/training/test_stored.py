@@ -56,3 +56,12 @@ def test_the_packed_file_of_a_run_has_its_errors(finished, tmp_path, activations
         expected = drawn_network(folder, network())(x).numpy()
     tolerance = 1e-4 if activations == "float32" else 0.1 * np.abs(expected).max()
     np.testing.assert_allclose(packed(x.numpy()), expected, atol=tolerance)
+
+
+def test_a_run_becomes_c(finished, tmp_path):
+    exported = export_run(
+        finished[0], tmp_path / "net.c", to="c", data=digits(), transforms=TRANSFORMS, model=network()
+    )
+    assert exported.file_error is None
+    assert (tmp_path / "net.h").exists()
+    assert "validation error" in str(exported)

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lrnets_runtime.errors import PackedFileError
+
 ABI = 1
 VARIABLE = "LRNETS_KERNELS"  # names the kernels to use; "reference" is NumPy
 FLOAT32, UINT8 = 0, 1
@@ -99,7 +101,7 @@ class NativeNetwork:
             arena_bytes, kernels.encode(), message, len(message),
         )  # fmt: skip
         if not self._network:
-            raise ValueError(f"the network cannot run: {message.value.decode(errors='replace')}")
+            raise PackedFileError(f"the network cannot run: {message.value.decode(errors='replace')}")
 
     def __call__(self, x: NDArray[np.float32], threads: int) -> NDArray[np.float32]:
         """x: (batch, *input shape), contiguous float32."""

@@ -1,4 +1,4 @@
-"""Drawn networks for other places: a packed file for lrnets_runtime."""
+"""Drawn networks for other places: a packed file for lrnets_runtime, ONNX, C."""
 
 try:
     import lrnets_runtime  # noqa: F401
@@ -9,6 +9,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from lrnets.export.builder import UnsupportedError
+from lrnets.export.c_file import CReport, save_c
+from lrnets.export.onnx_file import OnnxReport, save_onnx
 from lrnets.export.packed import PackedReport, save_packed
 
-__all__ = ["PackedReport", "UnsupportedError", "save_packed"]
+__all__ = ["CReport", "OnnxReport", "PackedReport", "UnsupportedError", "save_c", "save_onnx", "save_packed"]

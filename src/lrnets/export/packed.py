@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -103,30 +103,8 @@ def save_packed(
     The graph's float32 result for `example_input` is compared with the network's own, and the file is read back and
     run, before it gets its name: a wrong file is never left behind.
     """
-    for argument, chosen in (("float_weights", float_weights), ("activations", activations)):
-        if chosen not in ("float32", "int8") and (chosen is not None or argument == "activations"):
-            raise ValueError(f"{argument} must be 'float32' or 'int8', got {describe(chosen)}")
-    if (activations == "int8") != (calibration is not None):
-        raise ValueError(
-            f"activations={activations!r} with {'no ' if calibration is None else ''}calibration; "
-            "activations='int8' takes calibration=batches, 'float32' takes none"
-        )
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {str(target.parent)!r} to write {target.name!r} to; create it first"
-        )
-
-    exact = fold(trace(net, example_input))
-    x = example_input.detach().float().cpu().numpy()
-    with evaluating(net):
-        (expected,) = (y.detach().double().cpu().numpy() for y in pytree.tree_leaves(net(example_input.clone())))
-    _check(reference.run(*exact, x), expected, torch.finfo(example_input.dtype).eps)
-
-    saved = quantize_weights(exact) if (float_weights or activations) == "int8" else exact
-    if activations == "int8":
-        steps = calibrate(*saved, calibration)
-        saved = Traced(replace(saved.graph, quantization=steps or None), saved.tensors)
+    target = folder_checked(path)
+    saved, x, expected = prepare(net, example_input, activations, calibration, float_weights)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
     try:
         file.write(temporary, *saved)
@@ -140,6 +118,54 @@ def save_packed(
         temporary.unlink(missing_ok=True)
     off, largest = float(np.abs(outputs - expected).max()), float(np.abs(expected).max())
     return PackedReport(target, layers, header, activations, off, largest)
+
+
+class Prepared(NamedTuple):
+    """A folded graph with its tensors as a file holds them, the example, and the network's own output for it."""
+
+    traced: Traced
+    x: Array  # float32
+    expected: Array  # float64
+
+
+@torch.no_grad()
+def prepare(
+    net: nn.Module, example_input: Tensor, activations: Numbers, calibration: Any, float_weights: Numbers | None
+) -> Prepared:
+    """Trace, fold and check a network against its own output, then quantise what is asked for; see save_packed."""
+    check_choices(activations, calibration, float_weights)
+    exact = fold(trace(net, example_input))
+    x = example_input.detach().float().cpu().numpy()
+    with evaluating(net):
+        (expected,) = (y.detach().double().cpu().numpy() for y in pytree.tree_leaves(net(example_input.clone())))
+    _check(reference.run(*exact, x), expected, torch.finfo(example_input.dtype).eps)
+
+    saved = quantize_weights(exact) if (float_weights or activations) == "int8" else exact
+    if activations == "int8":
+        steps = calibrate(*saved, calibration)
+        saved = Traced(replace(saved.graph, quantization=steps or None), saved.tensors)
+    return Prepared(saved, x, expected)
+
+
+def check_choices(activations: Any, calibration: Any, float_weights: Any) -> None:
+    for argument, chosen in (("float_weights", float_weights), ("activations", activations)):
+        if chosen not in ("float32", "int8") and (chosen is not None or argument == "activations"):
+            raise ValueError(f"{argument} must be 'float32' or 'int8', got {describe(chosen)}")
+    if (activations == "int8") != (calibration is not None):
+        raise ValueError(
+            f"activations={activations!r} with {'no ' if calibration is None else ''}calibration; "
+            "activations='int8' takes calibration=batches, 'float32' takes none"
+        )
+
+
+def folder_checked(path: str | os.PathLike[str]) -> Path:
+    """The path, if its folder is there."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(target.parent)!r} to write {target.name!r} to; create it first"
+        )
+    return target
 
 
 def _check(outputs: Array, expected: Array, precision: float) -> None:

@@ -1,7 +1,8 @@
-"""The chosen network of a run as a packed file, and what it costs in accuracy."""
+"""The chosen network of a run as a file for elsewhere, and what a packed one costs in accuracy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,46 +11,46 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from torch import nn
 
-from lrnets.data import TRANSFORMS, Data, Transforms, load
+from lrnets.data import TRANSFORMS, Data, Split, Transform, Transforms, load
 from lrnets.training.evaluation import error, inputs
 from lrnets.training.run_folder import RunFolder
 from lrnets.training.stored import drawn_network
 
 if TYPE_CHECKING:
-    from lrnets.export import PackedReport
+    from lrnets.export import CReport, PackedReport
 
 CALIBRATION_BATCHES = 2  # of 1000 training images
 
 
+FILES = {"packed": "network.packed.safetensors", "onnx": "network.onnx", "c": "network.c"}
+
+
 @dataclass(frozen=True)
 class ExportedRun:
-    """The file's report, and errors on validation data in per cent: of the network in torch, and of the file."""
+    """The file's report, and errors on validation data in per cent: in torch, and of a packed file by the run-time."""
 
-    report: PackedReport
+    report: PackedReport | CReport
     torch_error: float
-    file_error: float
+    file_error: float | None
 
     def __str__(self) -> str:
-        return (
-            f"{self.report}\nvalidation error: {self.torch_error:.2f} % in torch, {self.file_error:.2f} % by the "
-            "run-time from the file"
-        )
+        told = f"{self.report}\nvalidation error: {self.torch_error:.2f} % in torch"
+        return told if self.file_error is None else f"{told}, {self.file_error:.2f} % by the run-time from the file"
 
 
 def export_run(
-    folder: RunFolder, path: Path, *, activations: Literal["float32", "int8"] = "float32", data: Data | None = None,
-    data_dir: str | None = None, transforms: Transforms | None = None, model: nn.Module | None = None,
+    folder: RunFolder, path: Path, *, to: Literal["packed", "onnx", "c"] = "packed",
+    activations: Literal["float32", "int8"] = "float32", data: Data | None = None, data_dir: str | None = None,
+    transforms: Transforms | None = None, model: nn.Module | None = None,
 ) -> ExportedRun:  # fmt: skip
-    """Write the network that a finished run chose to `path`, and run the file on the validation data.
+    """Write the network that a finished run chose to `path`; a packed file is run on the validation data.
 
     int8 activations are calibrated on training data. An own `model`, `data` and `transforms` are given as to `run`.
     """
     try:
-        import lrnets_runtime
-
-        from lrnets.export import save_packed
-    except ImportError as error_:
-        raise RuntimeError(f"packed files need the run-time: pip install lrnets-runtime ({error_})") from error_
+        from lrnets import export
+    except ImportError as problem:
+        raise RuntimeError(str(problem)) from problem
     recipe = folder.read_recipe()
     net = drawn_network(folder, model)
     data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
@@ -58,9 +59,21 @@ def export_run(
     calibration = None
     if activations == "int8":
         calibration = [x for x, _ in islice(inputs(net, data.train, evaluation), CALIBRATION_BATCHES)]
-    report = save_packed(net, example, path, activations=activations, calibration=calibration)
+    savers: dict[str, Callable[..., PackedReport | CReport]] = {
+        "packed": export.save_packed, "onnx": export.save_onnx, "c": export.save_c,
+    }  # fmt: skip
+    report = savers[to](net, example, path, activations=activations, calibration=calibration)
+    packed_error = _packed_error(net, path, data.valid, evaluation) if to == "packed" else None
+    return ExportedRun(report, error(net, data.valid, evaluation), packed_error)
+
+
+def _packed_error(net: nn.Module, path: Path, split: Split, transform: Transform) -> float:
+    """Error of a packed file, in per cent, by the run-time; the network only tells how inputs look."""
+    import lrnets_runtime
+
     packed = lrnets_runtime.load(path)
     wrong = sum(
-        int(np.sum(packed(x.numpy()).argmax(1) != labels.numpy())) for x, labels in inputs(net, data.valid, evaluation)
+        int(np.sum(packed(x.cpu().numpy()).argmax(1) != labels.cpu().numpy()))
+        for x, labels in inputs(net, split, transform)
     )
-    return ExportedRun(report, error(net, data.valid, evaluation), 100 * wrong / len(data.valid))
+    return 100 * wrong / len(split)

@@ -1,0 +1,311 @@
+"""A graph as C99 for a microcontroller: constants, a few small functions, and one that calls them layer by layer.
+
+Weights stay packed as in the file (docs/packed-format.md), and those of one output channel at a time are decoded to a
+few bytes of the arena. Nothing is allocated and nothing but <stdint.h> is needed, save expf for a softmax. Values held
+as bytes are those of lrnets_runtime.reference bit for bit, if nothing summed in float32 lies before them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from lrnets_runtime import reference
+from lrnets_runtime.graph import AdaptivePool2d, Affine, Conv2d, Graph, Linear, Node, Pool2d, Shape, Softmax
+from lrnets_runtime.packing import decode
+from lrnets_runtime.reading import graph_from_json
+from lrnets_runtime.shapes import infer_shapes
+
+from lrnets.export.c_layers import calls_of
+from lrnets.export.c_plan import ALIGNMENT, Arena, Call, Name, Outside, Place, needed, places_of, plan_arena
+from lrnets.export.c_text import (
+    check_header_name,
+    check_name,
+    comment,
+    constant,
+    filled,
+    identifier,
+    initializer,
+    number,
+    select,
+)
+from lrnets.export.coding import Array
+
+TEMPLATE = Path(__file__).with_name("templates") / "network.c"
+DIMENSIONS = {1: "features", 2: "channels, length", 3: "channels, height, width"}
+ROUNDING = 1e-4  # of the largest output: what sums in float32 may differ from exact ones
+REQUANTIZED = 0.05  # the same if such a sum becomes a byte, which may be the next one
+
+
+@dataclass(frozen=True)
+class CLayer:
+    """Constants and memory of one layer. Tied tensors count with the first layer that has them."""
+
+    name: str
+    kind: str
+    coding: str
+    shape: Shape  # of its output
+    weight_bytes: int
+    other_bytes: int  # scales and biases
+    output_bytes: int
+    room_bytes: int  # for decoded weights, while it runs
+
+
+@dataclass(frozen=True)
+class CSource:
+    """The text of a .c and its .h, and what they need; the size of the code itself depends on the compiler."""
+
+    code: str
+    header: str
+    layers: tuple[CLayer, ...]
+    arena_bytes: int
+    input_bytes: int
+    output_bytes: int
+    tolerance: float | None  # of the self-test: 0 is to the bit, None is no test
+
+    @property
+    def flash_bytes(self) -> int:
+        """Of the constants: weights, scales and biases."""
+        return sum(layer.weight_bytes + layer.other_bytes for layer in self.layers)
+
+    @property
+    def ram_bytes(self) -> int:
+        """Of the arena and the caller's input and output."""
+        return self.arena_bytes + self.input_bytes + self.output_bytes
+
+
+def c_source(
+    graph: Graph,
+    tensors: Mapping[str, Array],
+    *,
+    name: str = "network",
+    example: Array | None = None,
+    header_name: str | None = None,
+) -> CSource:
+    """C99 for a graph and its tensors, as lrnets_runtime.file.read returns them.
+
+    `name` begins all that is public: name_run, NAME_ARENA_BYTES. `example` (*input_shape) is the input of the self-test
+    that -DNAME_TEST compiles. The source includes `header_name`, name.h unless said otherwise.
+    """
+    check_name(name)
+    header_name = header_name or f"{name}.h"
+    check_header_name(header_name)
+    graph = needed(graph_from_json(graph.to_json()))
+    shapes = infer_shapes(graph)
+    used = _used_tensors(graph, tensors, shapes)
+    names = {tensor: Name(identifier("tensor", i, tensor)) for i, tensor in enumerate(used)}
+    places = places_of(graph)
+    calls = calls_of(graph, places, names)
+    arena = plan_arena(calls, _sizes(graph, shapes))
+    arena_bytes = max(arena.bytes, ALIGNMENT)  # C has no array of nothing
+    expected, tolerance = None, None
+    if example is not None:
+        example = np.asarray(example, np.float32).reshape(graph.input_shape)
+        expected = reference.run(graph, used, example[None])[0]
+        if not (np.isfinite(example).all() and np.isfinite(expected).all()):
+            raise ValueError("the example or the network's output for it is NaN or infinite; give another example")
+        tolerance = _tolerance(graph, expected)
+
+    template = select(TEMPLATE.read_text(), {f"HAS_{need}" for call in calls for need in call.needs})
+    parts = [
+        f"/* Written by lrnets.export, not by hand; {header_name} says how to use it. */\n"
+        f'#include "{header_name}"\n\n{template}',
+        *(constant(names[tensor], array) for tensor, array in used.items()),
+        *(_layer(call, step) for step, call in enumerate(calls)),
+        _run(name, calls, arena),
+    ]
+    if example is not None and expected is not None and tolerance is not None:
+        parts.append(_test(name, example, expected, tolerance))
+    input_shape, output_shape = shapes[graph.input], shapes[graph.output]
+    return CSource(
+        code="\n".join(parts),
+        header=_header(name, header_name, input_shape, output_shape, arena_bytes, tested=example is not None),
+        layers=tuple(_rows(graph, used, shapes, calls, places)),
+        arena_bytes=arena_bytes,
+        input_bytes=4 * math.prod(input_shape),
+        output_bytes=4 * math.prod(output_shape),
+        tolerance=tolerance,
+    )
+
+
+def _used_tensors(graph: Graph, tensors: Mapping[str, Array], shapes: Mapping[str, Shape]) -> dict[str, Array]:
+    """The tensors that the nodes name, each once, in order of use; their sizes are those the nodes ask for."""
+    used: dict[str, Array] = {}
+    for node in graph.nodes:
+        if isinstance(node, (Conv2d, Linear)):
+            used[node.weight.tensor] = tensors[node.weight.tensor]
+            decode(tensors[node.weight.tensor], node.weight)
+            channels = node.weight.shape[0]
+        elif isinstance(node, Affine):
+            channels = shapes[node.inputs[0]][0]
+        else:
+            continue
+        for name in (node.scale, node.bias):
+            if name is not None:
+                used[name] = tensors[name].astype(np.float32).reshape(channels)
+    return used
+
+
+def _sizes(graph: Graph, shapes: Mapping[str, Shape]) -> dict[Place, int]:
+    entries = graph.quantization or {}
+    return {name: math.prod(shape) * (1 if name in entries else 4) for name, shape in shapes.items()}
+
+
+def _rows(
+    graph: Graph, used: Mapping[str, Array], shapes: Mapping[str, Shape], calls: Sequence[Call],
+    places: Mapping[str, Place],
+) -> Iterator[CLayer]:  # fmt: skip
+    sizes, counted = _sizes(graph, shapes), set[str]()
+    rooms = {call.output: call.room for call in calls}
+
+    def first_time(tensor: str | None) -> int:
+        if tensor is None or tensor in counted:
+            return 0
+        counted.add(tensor)
+        return used[tensor].nbytes
+
+    if places[graph.input] is not Outside.INPUT:
+        yield CLayer("input", "quantize", "", shapes[graph.input], 0, 0, sizes[graph.input], 0)
+    for node in graph.nodes:
+        weight = node.weight if isinstance(node, (Conv2d, Linear)) else None
+        vectors = (node.scale, node.bias) if isinstance(node, (Conv2d, Linear, Affine)) else ()
+        own = places[node.output] == node.output  # neither a reshape nor the caller's memory
+        yield CLayer(
+            name=node.name,
+            kind=node.op,
+            coding="" if weight is None else weight.coding,
+            shape=shapes[node.output],
+            weight_bytes=0 if weight is None else first_time(weight.tensor),
+            other_bytes=sum(map(first_time, vectors)),
+            output_bytes=sizes[node.output] if own else 0,
+            room_bytes=rooms.get(places[node.output], 0) if weight is not None else 0,
+        )
+
+
+def _tolerance(graph: Graph, expected: Array) -> float:
+    """How far an output may be off: not at all, unless something is summed in float32 on its way."""
+    entries, share = graph.quantization or {}, 0.0
+    rounded = set[str]()
+    for node in graph.nodes:
+        if _sums_floats(node, node.inputs[0] in entries) or not rounded.isdisjoint(node.inputs):
+            rounded.add(node.output)
+            share = max(share, REQUANTIZED if node.output in entries else ROUNDING)
+    if graph.output not in rounded:
+        return 0.0
+    return float(np.float32(share * np.abs(expected).max() + 1e-6))
+
+
+def _sums_floats(node: Node, quantized: bool) -> bool:
+    if isinstance(node, (Conv2d, Linear)):
+        return not quantized or node.weight.coding == "float32"
+    if isinstance(node, (Pool2d, AdaptivePool2d)):
+        return node.kind == "average" and not quantized
+    return isinstance(node, Softmax)
+
+
+def _layer_name(call: Call, step: int) -> str:
+    return identifier("layer", step, call.title)
+
+
+def _layer(call: Call, step: int) -> str:
+    fields = [f".{key} = {initializer(value)}" for key, value in call.fields.items() if value != {}]
+    return (
+        f"/* {comment(call.title)} */\n"
+        f"static const {call.function}_layer {_layer_name(call, step)} = {{\n{filled(fields)}}};\n"
+    )
+
+
+def _run(name: str, calls: Sequence[Call], arena: Arena) -> str:
+    def where(place: Place) -> str:
+        return place.value if isinstance(place, Outside) else f"base + {arena.values[place]}"
+
+    lines = []
+    for step, call in enumerate(calls):
+        arguments = [f"&{_layer_name(call, step)}", *map(where, call.inputs), where(call.output)]
+        if call.function == "conv":
+            arguments.append(f"base + {arena.rooms[step]}" if call.room else "0")
+        lines.append(f"    run_{call.function}({', '.join(arguments)});\n")
+    body = "".join(lines)
+    unused = "" if "base + " in body else "    (void)base;\n"
+    macro = name.upper()
+    return (
+        f"void {name}_run(const float *input, float *output, void *arena) {{\n"
+        "    uint8_t *base = arena;\n"
+        f"#ifdef {macro}_STATIC_ARENA\n"
+        f"    static float own[{macro}_ARENA_BYTES / sizeof(float)];\n"
+        "    if (!base) base = (uint8_t *)own;\n"
+        f"#endif\n{unused}{body}}}\n"
+    )
+
+
+def _header(
+    name: str, header_name: str, input_shape: Shape, output_shape: Shape, arena_bytes: int, *, tested: bool
+) -> str:
+    macro = name.upper()
+    source = header_name.removesuffix(".h") + ".c"
+    test = f" * Self-test, on an example: cc -std=c99 -D{macro}_TEST {source} -lm && ./a.out\n *\n" if tested else ""
+    return f"""/* Written by lrnets.export, not by hand.
+ *
+ * {macro}_INPUT_SIZE   {_described(input_shape)}
+ * {macro}_OUTPUT_SIZE  {_described(output_shape)}
+ * {macro}_ARENA_BYTES  of memory for a run, aligned as floats are: static float arena[{macro}_ARENA_BYTES / 4];
+ *
+ * {name}_run uses nothing else, keeps nothing there, and may run twice at once on two arenas. Input, output and arena
+ * must not overlap. Compiled with -D{macro}_STATIC_ARENA, the source has an arena of its own for calls with arena = 0.
+ *
+{test} * Compile with -std=c99, or -ffp-contract=off, and without -ffast-math, for the same bits everywhere.
+ */
+#ifndef {macro}_H
+#define {macro}_H
+
+#define {macro}_INPUT_SIZE {math.prod(input_shape)}
+#define {macro}_OUTPUT_SIZE {math.prod(output_shape)}
+#define {macro}_ARENA_BYTES {arena_bytes}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+void {name}_run(const float *input, float *output, void *arena);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _described(shape: Shape) -> str:
+    sizes = " x ".join(map(str, shape)) or "1"
+    return f"floats: {sizes} ({DIMENSIONS[len(shape)]})" if len(shape) in DIMENSIONS else f"floats: {sizes}"
+
+
+def _test(name: str, example: Array, expected: Array, tolerance: float) -> str:
+    macro = name.upper()
+    return f"""#ifdef {macro}_TEST
+#include <stdio.h>
+
+{constant("test_input", example)}
+{constant("test_expected", expected)}
+int main(void) {{
+    static float arena[{macro}_ARENA_BYTES / sizeof(float)], output[{macro}_OUTPUT_SIZE];
+    const float tolerance = {number(tolerance)};
+    float largest = 0.0f;
+    int32_t i, wrong = 0;
+    {name}_run(test_input, output, arena);
+    for (i = 0; i < {macro}_OUTPUT_SIZE; i++) {{
+        float difference = output[i] - test_expected[i];
+        if (difference < 0.0f) difference = -difference;
+        if (!(difference <= tolerance)) wrong++; /* NaN too */
+        if (difference > largest) largest = difference;
+    }}
+    printf("{name}: %s, largest difference %g, tolerance %g, %ld of %ld outputs wrong\\n", wrong ? "FAILED" : "OK",
+           (double)largest, (double)tolerance, (long)wrong, (long){macro}_OUTPUT_SIZE);
+    return wrong > 0;
+}}
+#endif
+"""

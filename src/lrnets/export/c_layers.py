@@ -1,0 +1,194 @@
+"""Nodes of a graph as calls of the functions in templates/network.c, each with the fields of its constant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from lrnets_runtime.graph import (
+    Activate,
+    Activation,
+    AdaptivePool2d,
+    Add,
+    Affine,
+    Concat,
+    Conv2d,
+    Graph,
+    Linear,
+    Node,
+    Pool2d,
+    Reshape,
+    Shape,
+    Softmax,
+)
+from lrnets_runtime.shapes import infer_shapes
+
+from lrnets.export.c_plan import Call, Fields, Name, Outside, Place
+
+LARGEST_INT32 = 2**31 - 1
+ONE = [1, 1]
+
+
+def calls_of(graph: Graph, places: Mapping[str, Place], names: Mapping[str, Name]) -> list[Call]:
+    """All calls in order, with the first and last where input and output are not held as the caller has them.
+
+    `names` has the identifiers of the tensors.
+    """
+    lower = _Lowering(graph, places, names)
+    calls = list[Call]()
+    if places[graph.input] is not Outside.INPUT:
+        calls.append(lower.whole_copy("input", Outside.INPUT, None, places[graph.input], graph.input))
+    for node in graph.nodes:
+        calls.extend(lower(node))
+    if places[graph.output] is not Outside.OUTPUT:
+        calls.append(lower.whole_copy("output", places[graph.output], graph.output, Outside.OUTPUT, None))
+    return calls
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, places: Mapping[str, Place], names: Mapping[str, Name]) -> None:
+        self.graph, self.places, self.names = graph, places, names
+        self.shapes, self.entries = infer_shapes(graph), graph.quantization or {}
+
+    def __call__(self, node: Node) -> Iterator[Call]:
+        source = self.shapes[node.inputs[0]]
+        match node:
+            case Conv2d():
+                channels, height, width = source
+                fields: Fields = {
+                    "channels": node.weight.shape[0], "groups": node.groups, "depth": channels // node.groups,
+                    "size": [height, width], "places": list(self.shapes[node.output][1:]),
+                    "kernel": list(node.weight.shape[2:]), "stride": list(node.stride), "padding": list(node.padding),
+                    "dilation": list(node.dilation), "channel_step": math.prod(self.shapes[node.output][1:]),
+                    "place_step": 1,
+                }  # fmt: skip
+                yield self.conv(node, fields)
+            case Linear():
+                out, features = node.weight.shape
+                rows = math.prod(source[:-1])
+                fields = {
+                    "channels": out, "groups": 1, "depth": 1, "size": [rows, features], "places": [rows, 1],
+                    "kernel": [1, features], "stride": ONE, "padding": [0, 0], "dilation": ONE, "channel_step": 1,
+                    "place_step": out,
+                }  # fmt: skip
+                yield self.conv(node, fields)
+            case Pool2d() | AdaptivePool2d():
+                yield self.pool(node, source)
+            case Affine() | Activate():
+                channels = source[0] if source else 1
+                fields = {"channels": channels, "count": math.prod(source) // channels}
+                if isinstance(node, Affine):
+                    fields |= self.vectors(node)
+                yield self.call("affine", node, fields | {"from": self.held(node.inputs[0])})
+            case Add():
+                held = [self.held(name) for name in node.inputs]
+                yield self.call("add", node, {"count": math.prod(source), "from": held})
+            case Concat():
+                made = self.shapes[node.output]
+                first = 0
+                for name in node.inputs:
+                    count = math.prod(self.shapes[name][node.axis :])
+                    fields = {
+                        "times": math.prod(made[: node.axis]), "count": count, "first": first,
+                        "step": math.prod(made[node.axis :]), "from": self.held(name),
+                    }  # fmt: skip
+                    yield self.call("copy", node, fields, inputs=(name,))
+                    first += count
+            case Softmax():
+                fields = {
+                    "times": math.prod(source[: node.axis]), "count": source[node.axis],
+                    "step": math.prod(source[node.axis + 1 :]), "from": self.held(node.inputs[0]),
+                }  # fmt: skip
+                yield self.call("softmax", node, fields)
+            case Reshape():
+                pass
+
+    def conv(self, node: Conv2d | Linear, fields: Fields) -> Call:
+        weight, entry = node.weight, self.entries.get(node.inputs[0])
+        whole = weight.coding != "float32"
+        kinds = ("FLOATS", "FLOAT_WEIGHTS") if entry is None else ("BYTES", "DEQUANTIZED")
+        kind = kinds[0 if whole else 1]
+        fields = {
+            "coding": Name(weight.coding.upper()), "sum": Name(kind), "weights": self.names[weight.tensor],
+            **self.vectors(node), "factor": np.float32(entry[0] if entry is not None and whole else 1), **fields,
+            "from": self.held(node.inputs[0]),
+        }  # fmt: skip
+        needs = {weight.coding.upper(), f"SUM_{kind}"} | ({"GET"} if kind == "DEQUANTIZED" else set())
+        packed = weight.coding in ("binary", "ternary")
+        return self.call("conv", node, fields, room=weight.count // weight.shape[0] if packed else 0, needs=needs)
+
+    def pool(self, node: Pool2d | AdaptivePool2d, source: Shape) -> Call:
+        sides, needs = [], set[str]()
+        made = self.shapes[node.output]
+        for i, (size, places) in enumerate(zip(source[1:], made[1:])):
+            side = {"size": size, "places": places}
+            if isinstance(node, Pool2d):
+                side |= {"kernel": node.kernel[i], "stride": node.stride[i], "padding": node.padding[i]}
+                side |= {"count_padding": int(node.count_padding)}
+            elif size % places == 0:  # windows of one size, side by side
+                side |= {"kernel": size // places, "stride": size // places}
+            else:
+                needs.add("ADAPTIVE")
+                _check_int32(node, (places + 1) * size + places)
+            sides.append(side)
+        if isinstance(node, Pool2d):
+            _check_int32(node, math.prod(size + 2 * side for size, side in zip(source[1:], node.padding)))
+        held = "FLOATS" if node.inputs[0] not in self.entries else "BYTES"
+        kind = f"{node.kind.upper()}_{held}"
+        fields = {"kind": Name(kind), "channels": source[0], "sides": sides, "from": self.held(node.inputs[0])}
+        return self.call("pool", node, fields, needs=needs | {kind})
+
+    def whole_copy(self, title: str, source: Place, held: str | None, target: Place, made: str | None) -> Call:
+        """A value on its way from or to the caller; None is float32."""
+        count = math.prod(self.shapes[held or made or self.graph.output])
+        fields = {"times": 1, "count": count, "from": self.held(held), "made": self.made(None, made)}
+        return Call("copy", title, fields, (source,), target, needs=_needs("copy", set()))
+
+    def call(
+        self, function: str, node: Any, fields: Fields, *, inputs: tuple[str, ...] | None = None, room: int = 0,
+        needs: set[str] | None = None,
+    ) -> Call:  # fmt: skip
+        fields = fields | {"made": self.made(getattr(node, "activation", None), node.output)}
+        sources = tuple(self.places[name] for name in inputs or node.inputs)
+        return Call(
+            function, node.name, fields, sources, self.places[node.output], room, _needs(function, needs or set())
+        )
+
+    def vectors(self, node: Any) -> Fields:
+        return {
+            part: self.names[name] for part in ("scale", "bias") if (name := getattr(node, part)) is not None
+        }  # fmt: skip
+
+    def held(self, value: str | None) -> Fields:
+        """How a value is held; nothing for float32."""
+        entry = None if value is None else self.entries.get(value)
+        if entry is None:
+            return {}
+        step = np.float32(entry[0])
+        return {"step": step, "inverse": np.float32(1) / step, "zero": entry[1]}
+
+    def made(self, activation: Activation | None, value: str | None) -> Fields:
+        fields: Fields = {"as": self.held(value)}
+        if activation is None or activation.kind == "none":
+            return fields
+        if activation.kind == "leaky" and activation.slope is not None:
+            return {"activation": Name("LEAKY"), "slope": np.float32(activation.slope)} | fields
+        bounds = {side: limit for side in ("low", "high") if (limit := getattr(activation, side)) is not None}
+        flags = Name(" | ".join(side.upper() for side in bounds))
+        return {"activation": flags, **{side: np.float32(limit) for side, limit in bounds.items()}} | fields
+
+
+def _needs(function: str, others: set[str]) -> frozenset[str]:
+    """Sections of the template for a call: its function, and how it reads and writes."""
+    reads = {"GET"} if function in ("affine", "add", "copy", "softmax") else set()
+    writes = set() if others & {"MAX_BYTES", "MAX_FLOATS"} else {"PUT"}
+    return frozenset({function.upper(), *others, *reads, *writes})
+
+
+def _check_int32(node: Node, number: int) -> None:
+    if number > LARGEST_INT32:
+        raise ValueError(
+            f"layer {node.name!r} ({node.op}) counts to {number}, C export to {LARGEST_INT32}; use smaller windows"
+        )

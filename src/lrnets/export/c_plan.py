@@ -1,0 +1,107 @@
+"""Which calls of C functions a graph is, and where its values lie in the arena; the text is c_code's.
+
+Values are in torch's order, channels first. One that is float32 and the network's input or output lies in the caller's
+memory. All others share an arena with those that are not needed at the same time, and with room for the decoded weights
+of one output channel. A reshape is the same memory under another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, TypeAlias
+
+from lrnets_runtime.graph import Graph, Node, Reshape
+
+ALIGNMENT = 4
+
+
+class Outside(Enum):
+    """Memory of the caller."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+Place: TypeAlias = str | Outside  # the value that first lay there, or the caller's memory
+Fields: TypeAlias = dict[str, Any]  # a C initialiser: numbers, lists, nested fields, or Name
+
+
+class Name(str):
+    """An identifier of the C source, not a text."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of run_<function> with a constant <function>_layer of these fields."""
+
+    function: str
+    title: str  # the node's name, as the user has it
+    fields: Fields
+    inputs: tuple[Place, ...]
+    output: Place
+    room: int = 0  # bytes that it needs meanwhile
+    needs: frozenset[str] = field(default_factory=frozenset)  # sections of the template, without HAS_
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Offsets of the values, and of each call's room."""
+
+    values: Mapping[Place, int]
+    rooms: Mapping[int, int]  # by place of the call
+    bytes: int
+
+
+def needed(graph: Graph) -> Graph:
+    """The graph without nodes that the output does not depend on."""
+    wanted, kept = {graph.output}, list[Node]()
+    for node in reversed(graph.nodes):
+        if node.output in wanted:
+            wanted.update(node.inputs)
+            kept.append(node)
+    entries = {name: entry for name, entry in (graph.quantization or {}).items() if name in wanted}
+    return replace(graph, nodes=tuple(reversed(kept)), quantization=entries or None)
+
+
+def places_of(graph: Graph) -> dict[str, Place]:
+    """Where each value lies."""
+    entries = graph.quantization or {}
+    places: dict[str, Place] = {graph.input: graph.input if graph.input in entries else Outside.INPUT}
+    for node in graph.nodes:
+        places[node.output] = places[node.inputs[0]] if isinstance(node, Reshape) else node.output
+    last = places[graph.output]
+    if graph.output not in entries and last is not Outside.INPUT:
+        places = {name: Outside.OUTPUT if place == last else place for name, place in places.items()}
+    return places
+
+
+def plan_arena(calls: Sequence[Call], sizes: Mapping[Place, int]) -> Arena:
+    """The lowest place for each value and room, the largest first, where nothing lies that is needed meanwhile."""
+    spans: dict[Hashable, tuple[int, int, int]] = {}  # bytes, first call, last call
+    for number, call in enumerate(calls):
+        for place in (*call.inputs, call.output):
+            if not isinstance(place, Outside):
+                first = spans[place][1] if place in spans else number
+                spans[place] = (_aligned(sizes[place]), first, number)
+        if call.room:
+            spans[number] = (_aligned(call.room), number, number)
+    offsets: dict[Hashable, int] = {}
+    for key, (size, first, last) in sorted(spans.items(), key=lambda item: -item[1][0]):
+        offset = 0
+        for other, start in sorted(offsets.items(), key=lambda item: item[1]):
+            other_size, other_first, other_last = spans[other]
+            together = first <= other_last and other_first <= last
+            if together and offset < start + other_size and start < offset + size:
+                offset = start + other_size
+        offsets[key] = offset
+    return Arena(
+        values={key: offset for key, offset in offsets.items() if isinstance(key, str)},
+        rooms={key: offset for key, offset in offsets.items() if isinstance(key, int)},
+        bytes=max((offset + spans[key][0] for key, offset in offsets.items()), default=0),
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
