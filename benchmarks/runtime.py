@@ -1,0 +1,210 @@
+"""The run-time against torch, onnxruntime and OpenVINO: single layers, the MNIST network, the CIFAR-10 VGG.
+
+All engines take turns in one process, so that a slow moment of the machine hits all; a time is the median of the
+rounds, a ratio (rival / ours, above 1 is faster than the rival) the median of the rounds' ratios. Rivals are compared
+in the same type of activations: float32 (torch, onnxruntime, OpenVINO) or int8 (onnxruntime, OpenVINO, and 2-bit
+MatMulNBits for linear layers), quantising included. Weights are random draws: times do not depend on them. Keep the
+machine quiet.
+
+    python benchmarks/runtime.py [--cases linear conv mnist vgg] [--threads 1 2] [--batches 1 32] [--json FILE]
+
+Needs onnx and onnxruntime; OpenVINO (`pip install openvino`) is used if it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import lrnets_runtime
+import numpy as np
+import torch
+from torch import nn
+
+import lrnets
+from lrnets import export
+from lrnets.models import cifar10_vgg, mnist_net
+from lrnets.tables import table
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network in float, and the shape of an input."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+
+
+def linear(inside: int, outside: int) -> Case:
+    return Case(f"linear {inside}->{outside}", lambda: nn.Sequential(nn.Linear(inside, outside)), (inside,))
+
+
+def conv(channels: int, size: int) -> Case:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1))
+
+    return Case(f"conv {channels} @ {size}x{size}", make, (channels, size, size))
+
+
+CASES = {
+    "linear": [linear(8192, 1024), linear(4096, 4096)],
+    "conv": [conv(128, 32), conv(256, 16), conv(512, 8)],
+    "mnist": [Case("MNIST net", mnist_net, (1, 28, 28))],
+    "vgg": [Case("CIFAR-10 VGG", cifar10_vgg, (3, 32, 32))],
+}
+
+
+def drawn(case: Case, values: str) -> nn.Module:
+    torch.manual_seed(0)
+    net = case.make()
+    lrnets.convert_(net, values, keep=() if len(list(net.children())) == 1 else None)
+    return lrnets.discretize(net)
+
+
+def onnx_call(path: Path, x: np.ndarray, threads: int) -> Call:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    inputs = {session.get_inputs()[0].name: x}
+    return lambda: session.run(None, inputs)
+
+
+def openvino_call(path: Path, x: np.ndarray, threads: int) -> Call | None:
+    try:
+        import openvino
+    except ImportError:
+        return None
+    core = openvino.Core()
+    model = core.read_model(str(path))
+    model.reshape(list(x.shape))
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    request = core.compile_model(model, "CPU", hints).create_infer_request()
+    tensor = openvino.Tensor(x, shared_memory=True)
+    return lambda: request.infer([tensor], share_outputs=True)
+
+
+def torch_call(net: nn.Module, x: np.ndarray, threads: int) -> Call:
+    tensor = torch.from_numpy(x)
+    if tensor.dim() == 4:
+        tensor = tensor.to(memory_format=torch.channels_last)
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def call() -> Any:
+        torch.set_num_threads(threads)
+        with torch.inference_mode():
+            return net(tensor)
+
+    return call
+
+
+def engines(
+    case: Case, values: str, activations: str, batch: int, threads: int, folder: Path
+) -> dict[str, tuple[Call, int]]:
+    """Each engine's call, and the bytes of its file; ours is first."""
+    net = drawn(case, values)
+    example = torch.randn(4, *case.shape)
+    x = np.random.default_rng(0).normal(size=(batch, *case.shape)).astype(np.float32)
+    settings: dict[str, Any] = {"activations": activations}
+    if activations == "int8":
+        settings["calibration"] = [torch.from_numpy(x)]
+    packed = export.save_packed(net, example, folder / "net.safetensors", **settings)
+    ours = lrnets_runtime.load(packed.path, threads=threads)
+    found: dict[str, tuple[Call, int]] = {"lrnets": (lambda: ours(x), packed.bytes)}
+    kinds = {"": {"weights": "float32"}} if activations == "float32" else {" int8": settings}
+    for suffix, choice in kinds.items():
+        report = export.save_onnx(net, example, folder / f"net{suffix.strip()}.onnx", **choice)
+        found[f"onnxruntime{suffix}"] = (onnx_call(report.path, x, threads), report.bytes)
+        if (call := openvino_call(report.path, x, threads)) is not None:
+            found[f"OpenVINO{suffix}"] = (call, report.bytes)
+    if activations == "float32":
+        found["torch"] = (torch_call(net, x, threads), sum(4 * p.numel() for p in net.parameters()))
+    elif case.name.startswith("linear"):
+        report = export.save_onnx(net, example, folder / "net2.onnx", weights="2bit", accuracy_level=4)
+        found["onnxruntime 2-bit"] = (onnx_call(report.path, x, threads), report.bytes)
+    return found
+
+
+def measure(calls: dict[str, Call], rounds: int, at_least: float = 0.01) -> dict[str, list[float]]:
+    """Microseconds of a call in each round; each engine is called until `at_least` seconds are over."""
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            count, start = 0, time.perf_counter()
+            while (passed := time.perf_counter() - start) < at_least or count == 0:
+                call()
+                count += 1
+            times[name].append(1e6 * passed / count)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--values", nargs="+", choices=["binary", "ternary"], default=["binary", "ternary"])
+    parser.add_argument("--activations", nargs="+", choices=["float32", "int8"], default=["float32", "int8"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="write all figures to this file too")
+    args = parser.parse_args()
+    figures = []
+    chosen = [case for group in args.cases for case in CASES[group]]
+    for setting in product(chosen, args.activations, args.values, args.batches, args.threads):
+        figures.append(compare(*setting, args.rounds))
+    print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
+    print(table(HEADER, [row(figure) for figure in figures], right=(3, 4, 5, 7, 8, 9, 10)))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1))
+
+
+def compare(case: Case, activations: str, values: str, batch: int, threads: int, rounds: int) -> dict[str, Any]:
+    """All engines on one case."""
+    label = f"{case.name}, {activations}, {values}, batch {batch}, {threads} threads"
+    print(f"\r{label:100}", end="", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = engines(case, values, activations, batch, threads, Path(folder))
+        times = measure({name: call for name, (call, _) in found.items()}, rounds)
+    rivals = {name: statistics.median(values) for name, values in times.items() if name != "lrnets"}
+    best = min(rivals, key=lambda name: rivals[name])
+    return {
+        "case": case.name, "activations": activations, "values": values, "batch": batch, "threads": threads,
+        "best": best, "ratio": statistics.median(a / b for a, b in zip(times[best], times["lrnets"])),
+        "microseconds": {name: statistics.median(values) for name, values in times.items()},
+        "bytes": {name: size for name, (_, size) in found.items()},
+    }  # fmt: skip
+
+
+HEADER = (
+    "case", "activations", "weights", "batch", "threads", "lrnets µs", "best rival", "its µs", "ratio", "bytes",
+    "its bytes",
+)  # fmt: skip
+
+
+def row(figure: dict[str, Any]) -> tuple[str, ...]:
+    best, times, sizes = figure["best"], figure["microseconds"], figure["bytes"]
+    return (
+        *(str(figure[key]) for key in ("case", "activations", "values", "batch", "threads")),
+        f"{times['lrnets']:,.0f}", best, f"{times[best]:,.0f}", f"{figure['ratio']:.2f}", f"{sizes['lrnets']:,}",
+        f"{sizes[best]:,}",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
