@@ -13,8 +13,11 @@ import lrnets
 ROOT = Path(__file__).parent.parent
 
 
+TRAINING, DEPLOYMENT = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
 def test_the_whole_path_in_20_lines_runs_as_printed(tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code = TRAINING
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
     torch.manual_seed(0)
     batches = [(torch.randn(8, 3, 32, 32), torch.randint(4, (8,))) for _ in range(3)]
@@ -34,6 +37,19 @@ def test_the_whole_path_in_20_lines_runs_as_printed(tmp_path, monkeypatch, capsy
     assert "classifier" in capsys.readouterr().out
     saved = torch.load(tmp_path / "ternary.pt", weights_only=True)
     assert len(saved["0.weight"].unique()) == 3
+
+
+def test_deployment_runs_as_printed(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 32), nn.ReLU(), nn.Linear(32, 4))
+    lrnets.convert_(model)
+    net, example = lrnets.discretize(model), torch.randn(2, 3, 8, 8)
+    names = {"net": net, "example_input": example, "batches": [example], "x": example.numpy()}
+    monkeypatch.chdir(tmp_path)
+    exec(DEPLOYMENT, names)
+    torch.testing.assert_close(torch.from_numpy(names["y"]), net(example), atol=1e-5, rtol=1e-4)
+    files = {"net.safetensors", "net8.safetensors", "net.c", "net.h", "net.onnx"}
+    assert files <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_all_public_names_are_there():
