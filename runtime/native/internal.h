@@ -7,7 +7,6 @@
 #define PANEL 16         /* outputs that are computed together */
 #define QUAD 4           /* inputs that lie together in a packed panel */
 #define ALIGNMENT 64     /* bytes */
-#define MOST_PIXELS 8    /* of any kernel's tile */
 
 /* A convolution made ready. Its outputs are cut into panels of 16 (within a group); the inputs of an output are `rows`
  * kernel rows of `runs` runs of `run` neighbouring elements each. A panel holds weights in the order of (row, run,
@@ -31,8 +30,6 @@ typedef struct step {
     int32_t *windows;
     float *scale, *bias;
 } step;
-
-struct context;
 
 typedef struct kernels {
     const char *name;

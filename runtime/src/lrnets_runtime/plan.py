@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrnets_runtime import native
+from lrnets_runtime.arena import Span, place
 from lrnets_runtime.graph import (
     Activate,
     Activation,
@@ -220,17 +221,12 @@ def _activation(activation: Activation) -> dict[str, float]:
 
 
 def place_images(images: list[Image], output: int, steps: int) -> int:
-    """Give each image the lowest place where no other lies that is needed meanwhile; returns the bytes of all."""
+    """Give each image its place; returns the bytes of all."""
     images[output].last = steps
-    placed: list[Image] = []
-    for image in sorted(images, key=lambda image: -image.bytes):  # large ones first leave fewer gaps
-        image.offset = 0
-        for other in sorted(placed, key=lambda other: other.offset):
-            together = image.first <= other.last and other.first <= image.last
-            if together and image.offset < other.offset + other.bytes and other.offset < image.offset + image.bytes:
-                image.offset = other.offset + other.bytes
-        placed.append(image)
-    return max(image.offset + image.bytes for image in images)
+    offsets, total = place([Span(image.bytes, image.first, image.last) for image in images])
+    for image, offset in zip(images, offsets):
+        image.offset = offset
+    return total
 
 
 def value_of(image: Image) -> native.Value:

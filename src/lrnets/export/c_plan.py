@@ -7,11 +7,12 @@ of one output channel. A reshape is the same memory under another name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
+from lrnets_runtime.arena import Span, place
 from lrnets_runtime.graph import Graph, Node, Reshape
 
 ALIGNMENT = 4
@@ -78,28 +79,21 @@ def places_of(graph: Graph) -> dict[str, Place]:
 
 
 def plan_arena(calls: Sequence[Call], sizes: Mapping[Place, int]) -> Arena:
-    """The lowest place for each value and room, the largest first, where nothing lies that is needed meanwhile."""
-    spans: dict[Hashable, tuple[int, int, int]] = {}  # bytes, first call, last call
+    """A place for each value, and for each call's room."""
+    spans: dict[str | int, Span] = {}
     for number, call in enumerate(calls):
-        for place in (*call.inputs, call.output):
-            if not isinstance(place, Outside):
-                first = spans[place][1] if place in spans else number
-                spans[place] = (_aligned(sizes[place]), first, number)
+        for value in (*call.inputs, call.output):
+            if not isinstance(value, Outside):
+                first = spans[value].first if value in spans else number
+                spans[value] = Span(_aligned(sizes[value]), first, number)
         if call.room:
-            spans[number] = (_aligned(call.room), number, number)
-    offsets: dict[Hashable, int] = {}
-    for key, (size, first, last) in sorted(spans.items(), key=lambda item: -item[1][0]):
-        offset = 0
-        for other, start in sorted(offsets.items(), key=lambda item: item[1]):
-            other_size, other_first, other_last = spans[other]
-            together = first <= other_last and other_first <= last
-            if together and offset < start + other_size and start < offset + size:
-                offset = start + other_size
-        offsets[key] = offset
+            spans[number] = Span(_aligned(call.room), number, number)
+    offsets, total = place(list(spans.values()))
+    found = dict(zip(spans, offsets))
     return Arena(
-        values={key: offset for key, offset in offsets.items() if isinstance(key, str)},
-        rooms={key: offset for key, offset in offsets.items() if isinstance(key, int)},
-        bytes=max((offset + spans[key][0] for key, offset in offsets.items()), default=0),
+        values={key: offset for key, offset in found.items() if isinstance(key, str)},
+        rooms={key: offset for key, offset in found.items() if isinstance(key, int)},
+        bytes=total,
     )
 
 

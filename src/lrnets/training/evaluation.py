@@ -15,12 +15,25 @@ from lrnets.modes import evaluating
 AT_ONCE = 1000  # images
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images with channels innermost in memory, and strides that say so.
+
+    With a single channel torch calls any strides channels-last and copies nothing, but then runs a whole network of
+    channels-last weights in the other, slower layout.
+    """
+    if x.dim() != 4:
+        return x
+    n, channels, height, width = x.shape
+    return x.permute(0, 2, 3, 1).reshape(-1).view(n, height, width, channels).permute(0, 3, 1, 2)
+
+
 def inputs(net: nn.Module, split: Split, transform: Transform) -> Iterator[tuple[Tensor, Tensor]]:
     """A split as the network sees it in evaluation, some at a time, on its device and in its precision."""
     like = next(net.parameters())
     for start in range(0, len(split), AT_ONCE):
         part = split[slice(start, start + AT_ONCE)]
-        yield transform(part.images.to(like.device)).to(like.dtype), part.labels.to(like.device)
+        x = transform(part.images.to(like.device)).to(like.dtype)
+        yield channels_last(x), part.labels.to(like.device)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from lrnets.diagnostics import entropy, undecided
 from lrnets.discretize import discretize
 from lrnets.layers import lr_layers, set_sharpness
 from lrnets.penalties import param_groups, penalty
-from lrnets.training.evaluation import error, mend_norms
+from lrnets.training.evaluation import channels_last, error, mend_norms
 from lrnets.training.recipe import DiscreteStage, FloatStage
 
 Tell = Callable[[Mapping[str, float]], None]
@@ -75,7 +75,7 @@ class Stage(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
-        loss = F.cross_entropy(self.model(x), y, label_smoothing=self.settings.label_smoothing)
+        loss = F.cross_entropy(self.model(channels_last(x)), y, label_smoothing=self.settings.label_smoothing)
         if isinstance(self.settings, DiscreteStage):
             s = self.settings
             loss = loss + penalty(self.model, probability_decay=s.probability_decay, beta=s.beta)
