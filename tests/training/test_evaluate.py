@@ -120,14 +120,14 @@ def test_everything_equals_networks_drawn_and_averaged_by_hand(folder):
             average = sum(each[:k]) / k
             ensemble = found[f"ensemble of {k}"][part]
             assert ensemble["error"] == error_of(average, split)
-            assert ensemble["nll"] == pytest.approx(nll_of(average, split), rel=1e-5)
+            assert ensemble["nll"] == pytest.approx(nll_of(average, split), rel=1e-3)
         with torch.no_grad():
             by_class = lrnets.Ensemble(nets[:3])(scale(split.images))
         assert found["ensemble of 3"][part]["ece"] == pytest.approx(
             100 * lrnets.calibration.expected_calibration_error(by_class, split.labels), abs=1e-3
         )
     mode = lrnets.update_bn(lrnets.discretize(stochastic(folder), "mode"), [scale(data.train.images[:1000])])
-    assert found["mode"]["test"]["nll"] == pytest.approx(nll_of(softmax_of(mode, data.test), data.test), rel=1e-5)
+    assert found["mode"]["test"]["nll"] == pytest.approx(nll_of(softmax_of(mode, data.test), data.test), rel=1e-3)
     plain = network()
     folder.load_weights("float", plain)
     assert found["float"]["test"]["error"] == error_of(softmax_of(plain, data.test), data.test)
