@@ -6,42 +6,48 @@
 #define KERNELS_NAME "avx2"
 #define KERNELS_TABLE lrn_avx2
 #define TILE 6
+#define LOOKUP_GROUP 3
+#define HAS_LOOKUP
+#define ROW_BYTES 32
+#define HAS_ROWS
+#define WINOGRAD 1
 
 static int supported(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-/* 6 pixels x 16 outputs in 12 registers; a broadcast input meets 2 loads of weights. */
-static void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
-    __m256 low[TILE], high[TILE];
-    for (int p = 0; p < TILE; p++) low[p] = high[p] = _mm256_setzero_ps();
+/* 6 pixels x 16 outputs in 12 registers; a broadcast input meets 2 loads of weights. The registers have names because
+ * the compiler puts arrays of them into memory. */
+#define FOR_ALL(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
+
+static SEPARATE void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
+#define CLEAR(p) __m256 low##p = _mm256_setzero_ps(), high##p = _mm256_setzero_ps();
+#define POINT(p) const float *x##p = pixels[p] + start;
+#define MEET(p)                                                  \
+    {                                                            \
+        const __m256 x = _mm256_broadcast_ss(x##p + k);          \
+        low##p = _mm256_fmadd_ps(x, a, low##p);                  \
+        high##p = _mm256_fmadd_ps(x, b, high##p);                \
+    }
+#define KEEP(p)                                                  \
+    _mm256_storeu_ps(sums[p], low##p);                           \
+    _mm256_storeu_ps(sums[p] + 8, high##p);
+    FOR_ALL(CLEAR)
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t run = 0; run < c->runs; run++) {
             const int64_t start = row * c->row_stride + run * c->run_stride;
-            const float *x0 = pixels[0] + start, *x1 = pixels[1] + start, *x2 = pixels[2] + start;
-            const float *x3 = pixels[3] + start, *x4 = pixels[4] + start, *x5 = pixels[5] + start;
+            FOR_ALL(POINT)
             for (int64_t k = 0; k < c->run; k++, panel += PANEL) {
                 const __m256 a = _mm256_load_ps(panel), b = _mm256_load_ps(panel + 8);
-#define MEET(p)                                                   \
-    do {                                                          \
-        const __m256 x = _mm256_broadcast_ss(x##p + k);           \
-        low[p] = _mm256_fmadd_ps(x, a, low[p]);                   \
-        high[p] = _mm256_fmadd_ps(x, b, high[p]);                 \
-    } while (0)
-                MEET(0);
-                MEET(1);
-                MEET(2);
-                MEET(3);
-                MEET(4);
-                MEET(5);
-#undef MEET
+                FOR_ALL(MEET)
             }
         }
-    for (int p = 0; p < TILE; p++) {
-        _mm256_storeu_ps(sums[p], low[p]);
-        _mm256_storeu_ps(sums[p] + 8, high[p]);
-    }
+    FOR_ALL(KEEP)
+#undef CLEAR
+#undef POINT
+#undef MEET
+#undef KEEP
 }
 
 static inline __m256i four_bytes(const uint8_t *x) {
@@ -50,17 +56,33 @@ static inline __m256i four_bytes(const uint8_t *x) {
     return _mm256_set1_epi32(quad);
 }
 
+static inline void add_pairs(int32_t *to, __m256i pairs) {
+    const __m256i wide = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    _mm256_storeu_si256((__m256i *)to, _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)to), wide));
+}
+
 /* Weights are small, so products of pairs are added up in 16 bits, and go into 32 before they could overflow. */
-static void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i low[TILE], high[TILE];
-    for (int p = 0; p < TILE; p++) low[p] = high[p] = _mm256_setzero_si256();
+static SEPARATE void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
+#define CLEAR(p) low##p = high##p = _mm256_setzero_si256();
+#define DECLARE(p) __m256i low##p, high##p;
+#define POINT(p) const uint8_t *x##p = pixels[p] + start;
+#define MEET(p)                                                              \
+    {                                                                        \
+        const __m256i x = four_bytes(x##p + k);                              \
+        low##p = _mm256_add_epi16(low##p, _mm256_maddubs_epi16(x, a));       \
+        high##p = _mm256_add_epi16(high##p, _mm256_maddubs_epi16(x, b));     \
+    }
+#define FLUSH(p)                     \
+    add_pairs(sums[p], low##p);      \
+    add_pairs(sums[p] + 8, high##p);
+    FOR_ALL(DECLARE)
+    FOR_ALL(CLEAR)
     int left = c->flush;
-    for (int p = 0; p < TILE; p++)
-        for (int o = 0; o < PANEL; o++) sums[p][o] = 0;
+    __builtin_memset(sums, 0, sizeof(int32_t) * TILE * PANEL);
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t run = 0; run < c->runs; run++) {
             const int64_t start = row * c->row_stride + run * c->run_stride;
+            FOR_ALL(POINT)
             for (int64_t k = 0; k < c->padded_run;) {
                 int64_t quads = (c->padded_run - k) / QUAD;
                 quads = quads < left ? quads : left;
@@ -68,31 +90,21 @@ static void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *con
                 for (const int64_t end = k + quads * QUAD; k < end; k += QUAD, panel += QUAD * PANEL) {
                     const __m256i a = _mm256_load_si256((const __m256i *)panel);
                     const __m256i b = _mm256_load_si256((const __m256i *)(panel + 32));
-#define MEET(p)                                                                      \
-    do {                                                                             \
-        const __m256i x = four_bytes(pixels[p] + start + k);                         \
-        low[p] = _mm256_add_epi16(low[p], _mm256_maddubs_epi16(x, a));               \
-        high[p] = _mm256_add_epi16(high[p], _mm256_maddubs_epi16(x, b));             \
-    } while (0)
-                    MEET(0);
-                    MEET(1);
-                    MEET(2);
-                    MEET(3);
-                    MEET(4);
-                    MEET(5);
-#undef MEET
+                    FOR_ALL(MEET)
                 }
-                if (left == 0 || (k == c->padded_run && row == c->rows - 1 && run == c->runs - 1)) {
-                    for (int p = 0; p < TILE; p++) {
-                        __m256i *to = (__m256i *)sums[p];
-                        _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), _mm256_madd_epi16(low[p], ones)));
-                        _mm256_storeu_si256(to + 1, _mm256_add_epi32(_mm256_loadu_si256(to + 1), _mm256_madd_epi16(high[p], ones)));
-                        low[p] = high[p] = _mm256_setzero_si256();
-                    }
+                if (left == 0) {
+                    FOR_ALL(FLUSH)
+                    FOR_ALL(CLEAR)
                     left = c->flush;
                 }
             }
         }
+    FOR_ALL(FLUSH)
+#undef CLEAR
+#undef DECLARE
+#undef POINT
+#undef MEET
+#undef FLUSH
 }
 
 /* Any int8 weights: products in 16 bits would not fit, so both sides are widened first. */
@@ -116,6 +128,105 @@ static void sums_of_bytes_wide(const conv *c, const int8_t *panel, const uint8_t
         for (int i = 0; i < 4; i++) _mm256_storeu_si256((__m256i *)(halves + 8 * i), pairs[i]);
         for (int o = 0; o < PANEL; o++) sums[p][o] = halves[2 * o] + halves[2 * o + 1];
     }
+}
+
+/* Table g holds, at place i, the sum of those inputs of group g that have a bit in i (bits 2), or that sum less the
+ * others (bits 1). */
+static inline __m256 table_of(float x0, float x1, float x2, int bits) {
+    const __m256 first = _mm256_set1_ps(x0), second = _mm256_set1_ps(x1), third = _mm256_set1_ps(x2);
+    const __m256 none = _mm256_setzero_ps();
+    const __m256 a = _mm256_blend_ps(bits == 1 ? _mm256_sub_ps(none, first) : none, first, 0xAA);
+    const __m256 b = _mm256_blend_ps(bits == 1 ? _mm256_sub_ps(none, second) : none, second, 0xCC);
+    const __m256 c = _mm256_blend_ps(bits == 1 ? _mm256_sub_ps(none, third) : none, third, 0xF0);
+    return _mm256_add_ps(_mm256_add_ps(a, b), c);
+}
+
+static void make_tables(const float *x, int64_t count, int64_t groups, int bits, float *tables) {
+    int64_t g = 0;
+    for (; LOOKUP_GROUP * (g + 1) <= count; g++, x += LOOKUP_GROUP)
+        _mm256_store_ps(tables + 8 * g, table_of(x[0], x[1], x[2], bits));
+    const int64_t left = count - LOOKUP_GROUP * g;
+    for (; g < groups; g++) { /* past the end: zeros */
+        const int here = LOOKUP_GROUP * g < count;
+        _mm256_store_ps(tables + 8 * g, table_of(here ? x[0] : 0, here && left > 1 ? x[1] : 0, 0, bits));
+    }
+}
+
+static inline __m256i words_at(const uint8_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
+
+/* A word holds 8 indices of 3 bits in its nibbles; read from its byte j on, its lowest nibble is index 2 j. vpermps looks
+ * at the lowest 3 bits only, so nothing is masked. */
+static inline __attribute__((always_inline)) void look_up(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float *sums) {
+    __m256 even0 = _mm256_setzero_ps(), even1 = even0, odd0 = even0, odd1 = even0;
+    for (int64_t b = 0; b < blocks; b++, panel += 4 * PANEL * bits, tables += 64)
+#pragma GCC unroll 1 /* unrolled, its loads are all put first, and spill */
+        for (int j = 0; j < 4; j++) {
+            const __m256 first = _mm256_load_ps(tables + 16 * j), second = _mm256_load_ps(tables + 16 * j + 8);
+            const __m256i plus0 = words_at(panel + j), plus1 = words_at(panel + 32 + j);
+            __m256 a0 = _mm256_permutevar8x32_ps(first, plus0), a1 = _mm256_permutevar8x32_ps(first, plus1);
+            __m256 c0 = _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(plus0, 4));
+            __m256 c1 = _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(plus1, 4));
+            if (bits == 2) {
+                const __m256i minus0 = words_at(panel + 64 + j), minus1 = words_at(panel + 96 + j);
+                a0 = _mm256_sub_ps(a0, _mm256_permutevar8x32_ps(first, minus0));
+                a1 = _mm256_sub_ps(a1, _mm256_permutevar8x32_ps(first, minus1));
+                c0 = _mm256_sub_ps(c0, _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(minus0, 4)));
+                c1 = _mm256_sub_ps(c1, _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(minus1, 4)));
+            }
+            even0 = _mm256_add_ps(even0, a0), even1 = _mm256_add_ps(even1, a1);
+            odd0 = _mm256_add_ps(odd0, c0), odd1 = _mm256_add_ps(odd1, c1);
+        }
+    _mm256_storeu_ps(sums, _mm256_add_ps(even0, odd0));
+    _mm256_storeu_ps(sums + 8, _mm256_add_ps(even1, odd1));
+}
+
+static SEPARATE void lookup_sums(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float sums[PANEL]) {
+    if (bits == 2)
+        look_up(panel, blocks, 2, tables, sums);
+    else
+        look_up(panel, blocks, 1, tables, sums);
+}
+
+/* A product of two pairs is at most 2 * 255 * 2: 32 of them fit 16 bits, 64 with fields of 1 bit. */
+static inline __attribute__((always_inline)) void sum_rows(const uint8_t *rows, const uint8_t *x, int64_t blocks, const int bits, int32_t sums[ROWS]) {
+    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1)), ones = _mm256_set1_epi16(1);
+    __m256i total0 = _mm256_setzero_si256(), total1 = total0, total2 = total0, total3 = total0;
+    while (blocks) {
+        __m256i sum0 = _mm256_setzero_si256(), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+        for (int b = blocks < 8 ? (int)blocks : 8; b; b--, blocks--, rows += ROWS * ROW_BYTES) {
+#pragma GCC unroll 1
+            for (int half = 0; half < 8 / bits; half += 4, x += 4 * ROW_BYTES) {
+                const __m256i x0 = words_at(x), x1 = words_at(x + ROW_BYTES), x2 = words_at(x + 2 * ROW_BYTES);
+                const __m256i x3 = words_at(x + 3 * ROW_BYTES);
+#define FIELD(f) _mm256_and_si256(_mm256_srli_epi16(codes, bits * f), mask)
+#define MEET(r)                                                                                                \
+    {                                                                                                          \
+        __m256i codes = _mm256_load_si256((const __m256i *)rows + r);                                          \
+        if (bits == 1 && half) codes = _mm256_srli_epi16(codes, 4);                                            \
+        sum##r = _mm256_add_epi16(sum##r, _mm256_maddubs_epi16(x0, _mm256_and_si256(codes, mask)));             \
+        sum##r = _mm256_add_epi16(sum##r, _mm256_maddubs_epi16(x1, FIELD(1)));                                  \
+        sum##r = _mm256_add_epi16(sum##r, _mm256_maddubs_epi16(x2, FIELD(2)));                                  \
+        sum##r = _mm256_add_epi16(sum##r, _mm256_maddubs_epi16(x3, FIELD(3)));                                  \
+    }
+                MEET(0) MEET(1) MEET(2) MEET(3)
+#undef MEET
+#undef FIELD
+            }
+        }
+        total0 = _mm256_add_epi32(total0, _mm256_madd_epi16(sum0, ones));
+        total1 = _mm256_add_epi32(total1, _mm256_madd_epi16(sum1, ones));
+        total2 = _mm256_add_epi32(total2, _mm256_madd_epi16(sum2, ones));
+        total3 = _mm256_add_epi32(total3, _mm256_madd_epi16(sum3, ones));
+    }
+    const __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(total0, total1), _mm256_hadd_epi32(total2, total3));
+    _mm_storeu_si128((__m128i *)sums, _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+}
+
+static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blocks, int bits, int32_t sums[ROWS]) {
+    if (bits == 2)
+        sum_rows(rows, x, blocks, 2, sums);
+    else
+        sum_rows(rows, x, blocks, 1, sums);
 }
 
 #include "kernels.inc"

@@ -11,6 +11,11 @@
 #define KERNELS_NAME "avx512"
 #define KERNELS_TABLE lrn_avx512
 #define TILE 8
+#define LOOKUP_GROUP 4
+#define HAS_LOOKUP
+#define ROW_BYTES 64
+#define HAS_ROWS
+#define WINOGRAD 1
 
 static int supported(void) {
 #ifdef LRNETS_SIMULATE
@@ -22,7 +27,7 @@ static int supported(void) {
 }
 
 /* 8 pixels x 16 outputs, a register each: enough to keep both multipliers busy while a sum is on its way. */
-static void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
+static SEPARATE void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
     __m512 sum[TILE];
     for (int p = 0; p < TILE; p++) sum[p] = _mm512_setzero_ps();
     for (int64_t row = 0; row < c->rows; row++)
@@ -38,7 +43,7 @@ static void sums_of_floats(const conv *c, const float *panel, const float *const
 }
 
 /* vpdpbusd adds four products to 32 bits without saturation, whatever the weights. */
-static void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
+static SEPARATE void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
     __m512i sum[TILE];
     for (int p = 0; p < TILE; p++) sum[p] = _mm512_setzero_si512();
     for (int64_t row = 0; row < c->rows; row++)
@@ -57,5 +62,58 @@ static void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *con
 }
 
 #define sums_of_bytes_wide sums_of_bytes
+
+/* Table g holds, at place i, the sum of those inputs of group g that have a bit in i (bits 2), or that sum less the
+ * others (bits 1). */
+static void make_tables(const float *x, int64_t count, int64_t groups, int bits, float *tables) {
+    for (int64_t g = 0; g < groups; g++) {
+        __m512 sums = _mm512_setzero_ps();
+        for (int i = 0; i < LOOKUP_GROUP && LOOKUP_GROUP * g + i < count; i++) {
+            const __m512 here = _mm512_set1_ps(x[LOOKUP_GROUP * g + i]), less = _mm512_sub_ps(_mm512_setzero_ps(), here);
+            static const uint16_t has[LOOKUP_GROUP] = {0xAAAA, 0xCCCC, 0xF0F0, 0xFF00};
+            sums = _mm512_add_ps(sums, _mm512_mask_blend_ps(has[i], bits == 1 ? less : _mm512_setzero_ps(), here));
+        }
+        _mm512_store_ps(tables + 16 * g, sums);
+    }
+}
+
+/* A word holds 8 indices of 4 bits; read from its byte j on, its lowest nibble is index 2 j. */
+static SEPARATE void lookup_sums(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float sums[PANEL]) {
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+    for (int64_t b = 0; b < blocks; b++, panel += 4 * PANEL * bits)
+        for (int j = 0; j < 4; j++, tables += 32) {
+            const __m512 first = _mm512_load_ps(tables), second = _mm512_load_ps(tables + 16);
+            const __m512i plus = _mm512_loadu_si512((const void *)(panel + j));
+            __m512 a = _mm512_permutexvar_ps(plus, first), c = _mm512_permutexvar_ps(_mm512_srli_epi32(plus, 4), second);
+            if (bits == 2) {
+                const __m512i minus = _mm512_loadu_si512((const void *)(panel + 4 * PANEL + j));
+                a = _mm512_sub_ps(a, _mm512_permutexvar_ps(minus, first));
+                c = _mm512_sub_ps(c, _mm512_permutexvar_ps(_mm512_srli_epi32(minus, 4), second));
+            }
+            even = _mm512_add_ps(even, a);
+            odd = _mm512_add_ps(odd, c);
+        }
+    _mm512_storeu_ps(sums, _mm512_add_ps(even, odd));
+}
+
+static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blocks, int bits, int32_t sums[ROWS]) {
+    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
+    __m512i total[ROWS];
+    for (int r = 0; r < ROWS; r++) total[r] = _mm512_setzero_si512();
+    for (int64_t b = 0; b < blocks; b++, rows += ROWS * ROW_BYTES)
+        for (int f = 0; f < 8 / bits; f++, x += ROW_BYTES) {
+            const __m512i here = _mm512_loadu_si512((const void *)x);
+            for (int r = 0; r < ROWS; r++) {
+                const __m512i fields = _mm512_srli_epi16(_mm512_load_si512((const void *)(rows + r * ROW_BYTES)), (unsigned)(bits * f));
+                total[r] = _mm512_dpbusd_epi32(total[r], here, _mm512_and_si512(fields, mask));
+            }
+        }
+    for (int r = 0; r < ROWS; r++) {
+        int32_t parts[16];
+        _mm512_storeu_si512((void *)parts, total[r]);
+        sums[r] = 0;
+        for (int i = 0; i < 16; i++) sums[r] += parts[i];
+    }
+}
 
 #include "kernels.inc"

@@ -3,23 +3,43 @@
 #define LRNETS_INTERNAL_H
 
 #include "lrnets.h"
+#include "report.h"
 
 #define PANEL 16         /* outputs that are computed together */
 #define QUAD 4           /* inputs that lie together in a packed panel */
 #define ALIGNMENT 64     /* bytes */
+#define ROWS 4           /* outputs of a group of rows */
+#define WINOGRAD_TAPS 9  /* of a kernel of 3 x 3, from which ... */
+#define WINOGRAD_PLACES 16 /* ... 4 x 4 factors are made */
+#define MOST_TILES 128    /* that are multiplied before their products are added up */
+
+/* For the innermost loops: inlined, they would share the registers with their callers, and spill. */
+#define SEPARATE __attribute__((noinline))
+
+/* How the weights of a convolution lie in memory, and thereby how it can be computed.
+ *   AS_THEY_ARE  panels of 16 outputs: floats or bytes
+ *   CODES        the same for bytes of -1, 0, +1: 64 codes of 1 or 2 bits in 8 or 16 bytes
+ *   PLANES       the same for floats of -1, 0, +1: for 8 groups of inputs, and each output, a word that says in its 8
+ *                nibbles which inputs of each group count plus, and for 2 bits a second word for minus
+ *   ROW_CODES    a vector in, a vector out, on bytes: 4 outputs at a time, the inputs of an output side by side */
+enum layout { AS_THEY_ARE, CODES, PLANES, ROW_CODES };
 
 /* A convolution made ready. Its outputs are cut into panels of 16 (within a group); the inputs of an output are `rows`
- * kernel rows of `runs` runs of `run` neighbouring elements each. A panel holds weights in the order of (row, run,
- * element), 16 outputs beside each other: packed as 1 or 2 bits, or as they are. */
+ * kernel rows of `runs` runs of `run` neighbouring elements each, counted as (row, run, element). */
 typedef struct conv {
     int32_t groups, outputs, panels;     /* panels of one group; outputs of one group */
     int32_t rows, runs, run, padded_run; /* a run is padded to whole quads for bytes; floats are never read past it */
     int64_t row_stride, run_stride, group_stride; /* elements */
     int64_t depth;                       /* elements of a panel's lane: rows * runs * padded_run, whole quads */
     int32_t bits;                        /* 1, 2: packed; 8, 32: as they are; 16: int8 that needs wide products */
+    int32_t layout;
+    int32_t vector;                      /* one output place that sees one stretch of memory: a linear layer */
+    int32_t winograd;                    /* 3 x 3 on floats, by products of transformed tiles */
+    int32_t tiles[2];                    /* of 2 x 2 outputs, down and across */
+    int64_t blocks;                      /* PLANES, ROW_CODES: stretches of inputs that lie together */
     int32_t flush;                       /* quads that 16-bit sums can take */
-    int64_t panel_bytes;
-    uint8_t *panels_data;                /* groups * panels of them */
+    int64_t panel_bytes;                 /* of a panel, or of 4 rows */
+    uint8_t *panels_data;
     float *scale, *bias;                 /* [groups * panels * 16] */
     int32_t *zero_sum;                   /* zero * sum of an output's weights */
 } conv;
@@ -27,18 +47,28 @@ typedef struct conv {
 typedef struct step {
     lrn_step plan;
     conv conv;
+    int32_t phases; /* all threads meet after each */
     int32_t *windows;
     float *scale, *bias;
 } step;
 
+/* What one thread of a team works with. */
+typedef struct share {
+    uint8_t *arena, *scratch; /* of all; its own */
+    uint8_t *transformed;     /* of all: tiles between the two phases of a Winograd step */
+    int64_t images;
+    int thread, threads;
+} share;
+
 typedef struct kernels {
     const char *name;
     int (*supported)(void);
-    void (*load)(const lrn_value *value, uint8_t *memory, const float *x, int64_t images);
-    void (*store)(const lrn_value *value, const uint8_t *memory, float *y, int64_t images);
-    /* thread `thread` of `threads` does its share of a step on `images` images; scratch holds one panel, expanded */
-    void (*run)(const struct lrn_network *network, const step *step, uint8_t *arena, int64_t images, void *scratch,
-                int thread, int threads);
+    int32_t lookup_group; /* inputs whose sums fill a look-up table: 3 or 4 */
+    int32_t row_bytes;    /* of ROW_CODES that are computed at a time */
+    int32_t winograd;     /* whether it pays */
+    void (*load)(const lrn_value *value, const share *mine, const float *x);
+    void (*store)(const lrn_value *value, const share *mine, float *y);
+    void (*run)(const struct lrn_network *network, const step *step, const share *mine, int phase);
 } kernels;
 
 struct lrn_network {
@@ -46,7 +76,7 @@ struct lrn_network {
     lrn_value *values;
     step *steps;
     int32_t value_count, step_count, input, output;
-    int64_t arena_bytes, scratch_bytes, weight_bytes;
+    int64_t arena_bytes, transformed_bytes, scratch_bytes, weight_bytes; /* the first two for one image */
     struct pool *pool;
 };
 
@@ -75,5 +105,13 @@ static inline uint8_t *image_of(const lrn_value *value, uint8_t *arena, int64_t 
 static inline int64_t pixel_of(const lrn_value *value, int64_t row, int64_t column) { /* elements from the image's start */
     return (row + value->border_height) * pitch(value) + (column + value->border_width) * value->channels;
 }
+
+static inline int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+static inline int64_t block_inputs(const conv *c, const kernels *k) { /* of PLANES and ROW_CODES */
+    return c->layout == PLANES ? 8 * k->lookup_group : 8 / c->bits * k->row_bytes;
+}
+
+int lrn_prepare_conv(const report *report, lrn_network *network, step *step);
 
 #endif

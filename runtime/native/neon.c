@@ -6,11 +6,14 @@
 #define KERNELS_NAME "neon"
 #define KERNELS_TABLE lrn_neon
 #define TILE 6
+#define LOOKUP_GROUP 3
+#define ROW_BYTES 16
+#define WINOGRAD 1
 
 static int supported(void) { return 1; }
 
 /* 6 pixels x 16 outputs in 24 of 32 registers. */
-static void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
+static SEPARATE void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
     float32x4_t sum[TILE][4];
     for (int p = 0; p < TILE; p++)
         for (int i = 0; i < 4; i++) sum[p][i] = vdupq_n_f32(0);
@@ -28,7 +31,7 @@ static void sums_of_floats(const conv *c, const float *panel, const float *const
 }
 
 /* Bytes and weights are widened to 16 bits; an output's four products are added to the four lanes of its sum. */
-static void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
+static SEPARATE void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
     for (int p = 0; p < TILE; p++) {
         const int8_t *weights = panel;
         int32x4_t sum[PANEL];

@@ -1,10 +1,8 @@
-/* A network: its plan checked and copied, its weights put into panels. */
+/* A network: its plan checked and copied; its weights are put into panels by prepare.c. */
 #define _POSIX_C_SOURCE 200809L
 #include "internal.h"
 #include "pool.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,27 +21,6 @@ static const kernels *const ALL[] = {
     &lrn_plain,
 };
 
-typedef struct report {
-    char *text;
-    size_t size;
-    int32_t step;
-} report;
-
-static int wrong(const report *r, const char *form, ...) {
-    char problem[256];
-    va_list arguments;
-    va_start(arguments, form);
-    vsnprintf(problem, sizeof problem, form, arguments);
-    va_end(arguments);
-    if (r->text && r->size) {
-        if (r->step >= 0)
-            snprintf(r->text, r->size, "step %d: %s", (int)r->step, problem);
-        else
-            snprintf(r->text, r->size, "%s", problem);
-    }
-    return 1;
-}
-
 int lrn_abi(void) { return LRN_ABI; }
 
 static const kernels *available(int i) {
@@ -58,23 +35,23 @@ const char *lrn_kernels_name(int i) {
 }
 
 static int check_value(const report *r, const lrn_value *v, int64_t arena_bytes, int i) {
-    if (v->type != LRN_FLOAT32 && v->type != LRN_UINT8) return wrong(r, "value %d: type %d is unknown", i, (int)v->type);
+    if (v->type != LRN_FLOAT32 && v->type != LRN_UINT8) return lrn_wrong(r, "value %d: type %d is unknown", i, (int)v->type);
     const int32_t sizes[] = {v->height, v->width, v->channels};
     int64_t elements = 1;
     for (int k = 0; k < 3; k++) {
-        if (sizes[k] < 1 || sizes[k] > LARGEST) return wrong(r, "value %d: a size of %d", i, (int)sizes[k]);
+        if (sizes[k] < 1 || sizes[k] > LARGEST) return lrn_wrong(r, "value %d: a size of %d", i, (int)sizes[k]);
         elements *= sizes[k];
-        if (elements > LARGEST) return wrong(r, "value %d: more than %d elements", i, LARGEST);
+        if (elements > LARGEST) return lrn_wrong(r, "value %d: more than %d elements", i, LARGEST);
     }
     const int64_t rows = (int64_t)v->height + 2 * (int64_t)v->border_height, columns = (int64_t)v->width + 2 * (int64_t)v->border_width;
     if (v->border_height < 0 || v->border_width < 0 || v->border_height > LARGEST || v->border_width > LARGEST ||
         rows > MOST_WITH_BORDER / columns || rows * columns > MOST_WITH_BORDER / v->channels)
-        return wrong(r, "value %d: a border of %d x %d is too much", i, (int)v->border_height, (int)v->border_width);
+        return lrn_wrong(r, "value %d: a border of %d x %d is too much", i, (int)v->border_height, (int)v->border_width);
     if (v->offset < 0 || v->offset % ALIGNMENT || v->offset > arena_bytes || image_bytes(v) > arena_bytes - v->offset)
-        return wrong(r, "value %d: %lld bytes at %lld do not fit %lld", i, (long long)image_bytes(v), (long long)v->offset,
+        return lrn_wrong(r, "value %d: %lld bytes at %lld do not fit %lld", i, (long long)image_bytes(v), (long long)v->offset,
                      (long long)arena_bytes);
     if (v->type == LRN_UINT8 && (!(v->step > 0) || v->step > 3e38f || v->zero < 0 || v->zero > 255))
-        return wrong(r, "value %d: step %g, zero point %d", i, (double)v->step, (int)v->zero);
+        return lrn_wrong(r, "value %d: step %g, zero point %d", i, (double)v->step, (int)v->zero);
     return 0;
 }
 
@@ -84,7 +61,7 @@ static int overlap(const lrn_value *a, const lrn_value *b) {
 
 static int check_conv(const report *r, const lrn_step *s, const lrn_value *in, const lrn_value *out) {
     const int64_t inside = in->channels, outside = out->channels;
-    if (s->groups < 1 || inside % s->groups || outside % s->groups) return wrong(r, "%d groups", (int)s->groups);
+    if (s->groups < 1 || inside % s->groups || outside % s->groups) return lrn_wrong(r, "%d groups", (int)s->groups);
     const int32_t sizes[2] = {in->height, in->width}, outs[2] = {out->height, out->width};
     const int32_t borders[2] = {in->border_height, in->border_width};
     int64_t weights = outside * (inside / s->groups);
@@ -92,18 +69,18 @@ static int check_conv(const report *r, const lrn_step *s, const lrn_value *in, c
         const int32_t k = s->kernel[i], stride = s->stride[i], pad = s->padding[i], dilation = s->dilation[i];
         if (k < 1 || k > LARGEST || stride < 1 || stride > LARGEST || pad < 0 || pad > borders[i] || dilation < 1 ||
             dilation > LARGEST)
-            return wrong(r, "kernel %d, stride %d, padding %d, dilation %d", (int)k, (int)stride, (int)pad, (int)dilation);
+            return lrn_wrong(r, "kernel %d, stride %d, padding %d, dilation %d", (int)k, (int)stride, (int)pad, (int)dilation);
         const int64_t last = (int64_t)(outs[i] - 1) * stride - pad + (int64_t)(k - 1) * dilation;
-        if (last > (int64_t)sizes[i] - 1 + pad) return wrong(r, "reads place %lld of %d", (long long)last, (int)sizes[i]);
+        if (last > (int64_t)sizes[i] - 1 + pad) return lrn_wrong(r, "reads place %lld of %d", (long long)last, (int)sizes[i]);
         weights *= k;
-        if (weights > LARGEST) return wrong(r, "more than %d weights", LARGEST);
+        if (weights > LARGEST) return lrn_wrong(r, "more than %d weights", LARGEST);
     }
-    if (s->bits != 1 && s->bits != 2 && s->bits != 8 && s->bits != 32) return wrong(r, "weights of %d bits", (int)s->bits);
-    if (s->bits == 32 && in->type != LRN_FLOAT32) return wrong(r, "float weights on bytes");
+    if (s->bits != 1 && s->bits != 2 && s->bits != 8 && s->bits != 32) return lrn_wrong(r, "weights of %d bits", (int)s->bits);
+    if (s->bits == 32 && in->type != LRN_FLOAT32) return lrn_wrong(r, "float weights on bytes");
     if (!s->weights || s->weight_count != weights)
-        return wrong(r, "%lld weights, %lld expected", (long long)s->weight_count, (long long)weights);
+        return lrn_wrong(r, "%lld weights, %lld expected", (long long)s->weight_count, (long long)weights);
     if (!s->scale || !s->bias || s->channel_count != outside)
-        return wrong(r, "scales of %lld channels, %lld expected", (long long)s->channel_count, (long long)outside);
+        return lrn_wrong(r, "scales of %lld channels, %lld expected", (long long)s->channel_count, (long long)outside);
     return 0;
 }
 
@@ -116,57 +93,48 @@ static int same_meaning(const lrn_value *a, const lrn_value *b) {
 }
 
 static int check_pool(const report *r, const lrn_step *s, const lrn_value *in, const lrn_value *out) {
-    if (s->pool != LRN_MAX && s->pool != LRN_AVERAGE) return wrong(r, "pool %d", (int)s->pool);
-    if (in->channels != out->channels) return wrong(r, "channels differ");
-    if (s->pool == LRN_MAX && !same_meaning(in, out)) return wrong(r, "a maximum keeps its type and step");
+    if (s->pool != LRN_MAX && s->pool != LRN_AVERAGE) return lrn_wrong(r, "pool %d", (int)s->pool);
+    if (in->channels != out->channels) return lrn_wrong(r, "channels differ");
+    if (s->pool == LRN_MAX && !same_meaning(in, out)) return lrn_wrong(r, "a maximum keeps its type and step");
     const int64_t count = (int64_t)out->height + out->width;
-    if (!s->windows || s->window_count != 3 * count) return wrong(r, "%lld windows", (long long)s->window_count);
+    if (!s->windows || s->window_count != 3 * count) return lrn_wrong(r, "%lld windows", (long long)s->window_count);
     for (int64_t i = 0; i < count; i++) {
         const int32_t *w = s->windows + 3 * i, size = i < out->height ? in->height : in->width;
         if (w[0] < 0 || w[0] >= w[1] || w[1] > size || w[2] < 1 || w[2] > LARGEST)
-            return wrong(r, "window %lld: %d to %d of %d", (long long)i, (int)w[0], (int)w[1], (int)size);
+            return lrn_wrong(r, "window %lld: %d to %d of %d", (long long)i, (int)w[0], (int)w[1], (int)size);
     }
     return 0;
 }
 
 static int check_step(const report *r, const lrn_value *values, int32_t count, const lrn_step *s) {
-    if (s->kind < 0 || s->kind >= LRN_KINDS) return wrong(r, "kind %d is unknown", (int)s->kind);
-    if (s->input < 0 || s->input >= count || s->output < 0 || s->output >= count) return wrong(r, "no such value");
-    if (s->kind == LRN_ADD && (s->other < 0 || s->other >= count)) return wrong(r, "no such value");
+    if (s->kind < 0 || s->kind >= LRN_KINDS) return lrn_wrong(r, "kind %d is unknown", (int)s->kind);
+    if (s->input < 0 || s->input >= count || s->output < 0 || s->output >= count) return lrn_wrong(r, "no such value");
+    if (s->kind == LRN_ADD && (s->other < 0 || s->other >= count)) return lrn_wrong(r, "no such value");
     const lrn_value *in = values + s->input, *out = values + s->output;
     if (overlap(in, out) || (s->kind == LRN_ADD && overlap(values + s->other, out)))
-        return wrong(r, "the output lies over an input");
-    if (s->activation < LRN_NONE || s->activation > LRN_LEAKY) return wrong(r, "activation %d", (int)s->activation);
+        return lrn_wrong(r, "the output lies over an input");
+    if (s->activation < LRN_NONE || s->activation > LRN_LEAKY) return lrn_wrong(r, "activation %d", (int)s->activation);
     switch (s->kind) {
     case LRN_CONV: return check_conv(r, s, in, out);
     case LRN_POOL: return check_pool(r, s, in, out);
     case LRN_AFFINE:
-        if (!s->scale || !s->bias || s->channel_count != out->channels) return wrong(r, "scales of %lld channels", (long long)s->channel_count);
-        return same_size(in, out) ? 0 : wrong(r, "sizes differ");
-    case LRN_ADD: return same_size(in, out) && same_size(values + s->other, out) ? 0 : wrong(r, "sizes differ");
+        if (!s->scale || !s->bias || s->channel_count != out->channels) return lrn_wrong(r, "scales of %lld channels", (long long)s->channel_count);
+        return same_size(in, out) ? 0 : lrn_wrong(r, "sizes differ");
+    case LRN_ADD: return same_size(in, out) && same_size(values + s->other, out) ? 0 : lrn_wrong(r, "sizes differ");
     case LRN_PLACE: {
         const int32_t a[3] = {in->channels, in->height, in->width}, b[3] = {out->channels, out->height, out->width};
-        if (s->axis < 0 || s->axis > 2 || s->start < 0) return wrong(r, "axis %d from %d", (int)s->axis, (int)s->start);
+        if (s->axis < 0 || s->axis > 2 || s->start < 0) return lrn_wrong(r, "axis %d from %d", (int)s->axis, (int)s->start);
         for (int i = 0; i < 3; i++)
-            if (i == s->axis ? a[i] > b[i] - s->start : a[i] != b[i]) return wrong(r, "a part does not fit");
+            if (i == s->axis ? a[i] > b[i] - s->start : a[i] != b[i]) return lrn_wrong(r, "a part does not fit");
         return 0;
     }
     case LRN_RESHAPE:
-        if (!same_meaning(in, out)) return wrong(r, "a reshape keeps its type and step");
-        return (int64_t)in->height * in->width * in->channels == (int64_t)out->height * out->width * out->channels ? 0 : wrong(r, "sizes differ");
+        if (!same_meaning(in, out)) return lrn_wrong(r, "a reshape keeps its type and step");
+        return (int64_t)in->height * in->width * in->channels == (int64_t)out->height * out->width * out->channels ? 0 : lrn_wrong(r, "sizes differ");
     default: /* softmax */
-        if (s->axis < 0 || s->axis > 2) return wrong(r, "axis %d", (int)s->axis);
-        return same_size(in, out) ? 0 : wrong(r, "sizes differ");
+        if (s->axis < 0 || s->axis > 2) return lrn_wrong(r, "axis %d", (int)s->axis);
+        return same_size(in, out) ? 0 : lrn_wrong(r, "sizes differ");
     }
-}
-
-static int greatest(const int8_t *weights, int64_t count) {
-    int most = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int size = weights[i] < 0 ? -weights[i] : weights[i];
-        most = size > most ? size : most;
-    }
-    return most;
 }
 
 static void *keep(const void *from, int64_t bytes) {
@@ -175,100 +143,15 @@ static void *keep(const void *from, int64_t bytes) {
     return copy;
 }
 
-/* Where weight (output lane, element) lies in its panel, counted in weights. */
-static int64_t place_in_panel(int bytes, int64_t lane, int64_t element) {
-    return bytes ? element / QUAD * (QUAD * PANEL) + lane * QUAD + element % QUAD : element * PANEL + lane;
-}
-
-/* Overwrite the code at a place: 2 bits hold value + 1, 1 bit holds value > 0. */
-static void put_code(uint8_t *panel, int bits, int64_t place, int value) {
-    const int64_t code = place % 64, bytes = 8 * bits; /* 64 codes lie in so many */
-    uint8_t *byte = panel + place / 64 * bytes + code % bytes;
-    const int shift = bits * (int)(code / bytes), field = bits == 2 ? value + 1 : value > 0;
-    *byte = (uint8_t)((*byte & ~(((1 << bits) - 1) << shift)) | (field << shift));
-}
-
-static void *aligned_zeros(int64_t bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, ALIGNMENT, (size_t)bytes + ALIGNMENT)) return NULL;
-    return memset(memory, 0, (size_t)bytes + ALIGNMENT);
-}
-
-static int prepare_conv(const report *r, lrn_network *net, step *s) {
-    const lrn_step *plan = &s->plan;
-    const lrn_value *in = net->values + plan->input, *out = net->values + plan->output;
-    conv *c = &s->conv;
-    const int bytes = in->type == LRN_UINT8;
-    const int64_t per_group = in->channels / plan->groups;
-    const int merged = plan->groups == 1 && plan->dilation[1] == 1; /* neighbours in a row: one run */
-    c->groups = plan->groups;
-    c->outputs = out->channels / plan->groups;
-    c->panels = (c->outputs + PANEL - 1) / PANEL;
-    c->rows = plan->kernel[0];
-    c->runs = merged ? 1 : plan->kernel[1];
-    c->run = (int32_t)(merged ? plan->kernel[1] * per_group : per_group);
-    c->padded_run = bytes ? (c->run + QUAD - 1) / QUAD * QUAD : c->run;
-    c->row_stride = plan->dilation[0] * pitch(in);
-    c->run_stride = (int64_t)plan->dilation[1] * in->channels;
-    c->group_stride = per_group;
-    c->depth = ((int64_t)c->rows * c->runs * c->padded_run + QUAD - 1) / QUAD * QUAD;
-    const int8_t *whole = plan->bits == 32 ? NULL : plan->weights;
-    const int most = whole ? greatest(whole, plan->weight_count) : 0;
-    if (plan->bits <= 2 && most > 1) return wrong(r, "a weight of %d in %d bits", most, (int)plan->bits);
-    if (plan->bits == 1)
-        for (int64_t i = 0; i < plan->weight_count; i++)
-            if (!whole[i]) return wrong(r, "a weight of 0 in 1 bit");
-    if (bytes && c->depth * 255 * (most ? most : 1) > INT32_MAX) return wrong(r, "sums of %lld terms overflow", (long long)c->depth);
-    c->bits = plan->bits;
-    if (c->bits == 1 && bytes && c->run != c->padded_run) c->bits = 2; /* padding must be 0 */
-    if (c->bits == 8 && !bytes) c->bits = 32;
-    if (c->bits == 8 && most > 64) c->bits = 16;
-    c->flush = 32767 / (510 * (most ? most : 1) + 1);
-    if (c->flush < 1) c->flush = 1;
-    const int64_t panels = (int64_t)c->groups * c->panels, lanes = panels * PANEL, weights = c->depth * PANEL;
-    c->panel_bytes = c->bits <= 2 ? weights / 8 * c->bits : c->bits == 32 ? 4 * weights : weights;
-    if (c->panel_bytes > INT64_MAX / panels) return wrong(r, "too many weights");
-    c->panels_data = aligned_zeros(panels * c->panel_bytes);
-    c->scale = calloc((size_t)lanes, sizeof(float));
-    c->bias = calloc((size_t)lanes, sizeof(float));
-    c->zero_sum = calloc((size_t)lanes, sizeof(int32_t));
-    if (!c->panels_data || !c->scale || !c->bias || !c->zero_sum) return wrong(r, "out of memory");
-    if (c->bits == 2) memset(c->panels_data, 0x55, (size_t)(panels * c->panel_bytes)); /* all fields 1: zeros */
-    const int64_t length = (int64_t)c->rows * c->runs * c->run; /* weights of an output */
-    for (int64_t o = 0; o < out->channels; o++) {
-        const int64_t group = o / c->outputs, lane = o % c->outputs, panel = group * c->panels + lane / PANEL;
-        uint8_t *data = c->panels_data + panel * c->panel_bytes;
-        int64_t sum = 0;
-        for (int64_t k = 0; k < length; k++) {
-            const int64_t element = k / c->run * c->padded_run + k % c->run, place = place_in_panel(bytes, lane % PANEL, element);
-            if (c->bits == 32)
-                ((float *)data)[place] = whole ? (float)whole[o * length + k] : ((const float *)plan->weights)[o * length + k];
-            else if (c->bits <= 2)
-                put_code(data, c->bits, place, whole[o * length + k]);
-            else
-                ((int8_t *)data)[place] = whole[o * length + k];
-            if (bytes) sum += whole[o * length + k];
-        }
-        const int64_t at = panel * PANEL + lane % PANEL;
-        c->scale[at] = bytes ? in->step * plan->scale[o] : plan->scale[o];
-        c->bias[at] = plan->bias[o];
-        c->zero_sum[at] = (int32_t)(sum * in->zero);
-    }
-    const int64_t expanded = c->bits <= 2 ? weights * (bytes ? 1 : 4) : 0;
-    if (expanded > net->scratch_bytes) net->scratch_bytes = expanded;
-    net->weight_bytes += panels * c->panel_bytes + lanes * (bytes ? 12 : 8);
-    return 0;
-}
-
 static int prepare_step(const report *r, lrn_network *net, step *s) {
-    if (s->plan.kind == LRN_CONV) return prepare_conv(r, net, s);
+    if (s->plan.kind == LRN_CONV) return lrn_prepare_conv(r, net, s);
     if (s->plan.kind == LRN_POOL) {
         s->windows = keep(s->plan.windows, s->plan.window_count * (int64_t)sizeof(int32_t));
-        if (!s->windows) return wrong(r, "out of memory");
+        if (!s->windows) return lrn_wrong(r, "out of memory");
     } else if (s->plan.kind == LRN_AFFINE) {
         s->scale = keep(s->plan.scale, s->plan.channel_count * (int64_t)sizeof(float));
         s->bias = keep(s->plan.bias, s->plan.channel_count * (int64_t)sizeof(float));
-        if (!s->scale || !s->bias) return wrong(r, "out of memory");
+        if (!s->scale || !s->bias) return lrn_wrong(r, "out of memory");
         net->weight_bytes += s->plan.channel_count * 8;
     }
     return 0;
@@ -277,20 +160,21 @@ static int prepare_step(const report *r, lrn_network *net, step *s) {
 static int build(report *r, lrn_network *net, const lrn_value *values, const lrn_step *steps, const char *name) {
     for (int i = 0; !net->kernels && available(i); i++)
         if (!name || !strcmp(name, available(i)->name)) net->kernels = available(i);
-    if (!net->kernels) return wrong(r, "no kernels '%.40s' for this CPU", name ? name : "");
-    if (net->arena_bytes < 1 || net->arena_bytes > ((int64_t)1 << 40)) return wrong(r, "an arena of %lld bytes", (long long)net->arena_bytes);
+    if (!net->kernels) return lrn_wrong(r, "no kernels '%.40s' for this CPU", name ? name : "");
+    if (net->arena_bytes < 1 || net->arena_bytes > ((int64_t)1 << 40)) return lrn_wrong(r, "an arena of %lld bytes", (long long)net->arena_bytes);
     if (net->input < 0 || net->input >= net->value_count || net->output < 0 || net->output >= net->value_count)
-        return wrong(r, "no such input or output");
+        return lrn_wrong(r, "no such input or output");
     for (int32_t i = 0; i < net->value_count; i++)
         if (check_value(r, values + i, net->arena_bytes, i)) return 1;
     net->values = keep(values, net->value_count * (int64_t)sizeof *values);
     net->steps = calloc((size_t)net->step_count + 1, sizeof *net->steps);
     net->pool = pool_create();
-    if (!net->values || !net->steps || !net->pool) return wrong(r, "out of memory");
+    if (!net->values || !net->steps || !net->pool) return lrn_wrong(r, "out of memory");
     for (int32_t i = 0; i < net->step_count; i++) {
         r->step = i;
         if (check_step(r, net->values, net->value_count, steps + i)) return 1;
         net->steps[i].plan = steps[i];
+        net->steps[i].phases = 1;
         if (prepare_step(r, net, net->steps + i)) return 1;
         /* the caller's arrays may go now */
         net->steps[i].plan.weights = NULL;
@@ -305,12 +189,12 @@ lrn_network *lrn_create(const lrn_value *values, int32_t value_count, const lrn_
                         size_t message_size) {
     report r = {message, message_size, -1};
     if (!values || value_count < 1 || step_count < 0 || (step_count && !steps)) {
-        wrong(&r, "no values or steps");
+        lrn_wrong(&r, "no values or steps");
         return NULL;
     }
     lrn_network *net = calloc(1, sizeof *net);
     if (!net) {
-        wrong(&r, "out of memory");
+        lrn_wrong(&r, "out of memory");
         return NULL;
     }
     net->value_count = value_count;
@@ -330,7 +214,7 @@ int lrn_run(lrn_network *net, const float *x, int64_t batch, float *y, int threa
     const lrn_value *in = net->values + net->input, *out = net->values + net->output;
     const int64_t size_in = (int64_t)in->height * in->width * in->channels;
     const int64_t size_out = (int64_t)out->height * out->width * out->channels;
-    int64_t at_once = ARENA_AT_ONCE / net->arena_bytes;
+    int64_t at_once = ARENA_AT_ONCE / (net->arena_bytes + net->transformed_bytes);
     at_once = at_once < 1 ? 1 : at_once > MOST_AT_ONCE ? MOST_AT_ONCE : at_once;
     for (int64_t done = 0; done < batch; done += at_once) {
         const int64_t images = batch - done < at_once ? batch - done : at_once;

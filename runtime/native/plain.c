@@ -4,6 +4,9 @@
 #define KERNELS_NAME "plain"
 #define KERNELS_TABLE lrn_plain
 #define TILE 4
+#define LOOKUP_GROUP 3
+#define ROW_BYTES 16
+#define WINOGRAD 0 /* sums in the obvious order */
 
 static int supported(void) { return 1; }
 

@@ -68,14 +68,19 @@ static void meet(team *t) {
 
 static void work(team *t, int number) {
     const lrn_network *net = t->network;
-    uint8_t *scratch = t->scratch + number * t->scratch_stride;
-    if (number == 0) net->kernels->load(net->values + net->input, t->arena, t->x, t->images);
+    const share mine = {
+        .arena = t->arena, .scratch = t->scratch + number * t->scratch_stride,
+        .transformed = t->arena + whole(net->arena_bytes * t->images, ALIGNMENT), .images = t->images, .thread = number, .threads = t->threads,
+    };
+    net->kernels->load(net->values + net->input, &mine, t->x);
     if (t->threads > 1) meet(t);
-    for (int32_t i = 0; i < net->step_count; i++) {
-        net->kernels->run(net, net->steps + i, t->arena, t->images, scratch, number, t->threads);
-        if (t->threads > 1) meet(t);
-    }
-    if (number == 0) net->kernels->store(net->values + net->output, t->arena, t->y, t->images);
+    for (int32_t i = 0; i < net->step_count; i++)
+        for (int phase = 0; phase < net->steps[i].phases; phase++) {
+            net->kernels->run(net, net->steps + i, &mine, phase);
+            if (t->threads > 1) meet(t);
+        }
+    net->kernels->store(net->values + net->output, &mine, t->y);
+    if (t->threads > 1) meet(t); /* nobody may still be writing when the caller reads */
 }
 
 static void *serve(void *argument) {
@@ -157,7 +162,8 @@ static void give_back(lrn_network *net, team *t) {
 int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int threads) {
     team *t = borrow(net, threads);
     if (!t) return 1;
-    const int64_t needed = net->arena_bytes * images + 4 * ALIGNMENT; /* vectors may read, not use, what lies behind */
+    /* vectors may read, not use, what lies behind */
+    const int64_t needed = (net->arena_bytes + net->transformed_bytes) * images + 5 * ALIGNMENT;
     if (t->arena_bytes < needed) {
         free(t->arena);
         t->arena = aligned(needed);

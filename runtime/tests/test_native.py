@@ -70,10 +70,16 @@ def agree(graph, tensors, x, threads=1):
 
 
 def float_bound(graph, tensors, x):
-    """Any order of summing n terms errs by at most n eps sum |w x|, and scaling and shifting by two roundings more."""
+    """Any order of summing n terms errs by at most n eps sum |w x|, and scaling and shifting by two roundings more.
+
+    Winograd's way for kernels of 3 x 3 sums 4 inputs (each sum is at most 4 max |x|, after 2 roundings), then c products
+    for each of 9 places, whose factors are in sum at most 4 sum |w|, then those (4 roundings): (c + 8) eps 16 sum |w x|.
+    """
     (node,) = graph.nodes
     weight = np.abs(reference.decode(tensors["w"], node.weight).astype(np.float64))
     depth = math.prod(node.weight.shape[1:])
+    if node.weight.shape[2:] == (3, 3):
+        depth = 16 * (node.weight.shape[1] + 8)
     most = np.abs(x).max() * weight.reshape(len(weight), -1).sum(1)
     return float(((depth + 4) * EPSILON * (most * tensors["s"] + np.abs(tensors["b"]))).max())
 
@@ -81,6 +87,8 @@ def float_bound(graph, tensors, x):
 CONVS = [
     ((16, 16, 3, 3), {"padding": (1, 1)}),
     ((1, 1, 1, 1), {}),
+    ((21, 35, 3, 3), {"padding": (1, 1)}),
+    ((16, 17, 3, 3), {"padding": (0, 2)}),
     ((5, 3, 3, 3), {"padding": (1, 1)}),
     ((17, 7, 2, 3), {"stride": (2, 1), "padding": (0, 2)}),
     ((33, 5, 3, 2), {"dilation": (2, 3), "padding": (2, 1)}),

@@ -27,9 +27,10 @@ def environment(tmp_path_factory):
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
         "-ffp-contract=off",
+        "-Wno-psabi",
     ]
     objects = []
-    names = ["network", "pool", "plain"]
+    names = ["network", "prepare", "pool", "plain"]
     if os.uname().machine == "x86_64":
         names += ["avx2", "avx512"]
     for name in names:

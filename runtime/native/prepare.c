@@ -1,0 +1,194 @@
+/* A convolution made ready: how it will be computed, and its weights in the order that this wants. */
+#define _POSIX_C_SOURCE 200809L
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WINOGRAD_CHANNELS 16 /* fewer, and the transforms cost more than they save */
+#define WINOGRAD_SIDE 4
+
+int lrn_wrong(const report *r, const char *form, ...) {
+    char problem[256];
+    va_list arguments;
+    va_start(arguments, form);
+    vsnprintf(problem, sizeof problem, form, arguments);
+    va_end(arguments);
+    if (r->text && r->size) {
+        if (r->step >= 0)
+            snprintf(r->text, r->size, "step %d: %s", (int)r->step, problem);
+        else
+            snprintf(r->text, r->size, "%s", problem);
+    }
+    return 1;
+}
+
+static int greatest(const int8_t *weights, int64_t count) {
+    int most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int size = weights[i] < 0 ? -weights[i] : weights[i];
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+/* Overwrite field `code` of `bits` bits: 2 bits hold value + 1, 1 bit holds value > 0. */
+static void put_code(uint8_t *byte, int bits, int code, int value) {
+    const int shift = bits * code, field = bits == 2 ? value + 1 : value > 0;
+    *byte = (uint8_t)((*byte & ~(((1 << bits) - 1) << shift)) | (field << shift));
+}
+
+static void put_plane(uint8_t *byte, int bit, int value) { *byte = (uint8_t)(*byte | (value << bit)); }
+
+/* A weight of -1, 0, +1 (or any, AS_THEY_ARE) to its place among the weights of 16 lanes (ROW_CODES: 4). */
+static void put_weight(const conv *c, const kernels *k, int bytes, uint8_t *data, int64_t lane, int64_t element, int value) {
+    if (c->layout == ROW_CODES) {
+        const int64_t inputs = block_inputs(c, k), within = element % inputs;
+        uint8_t *row = data + (element / inputs * ROWS + lane) * k->row_bytes;
+        put_code(row + within % k->row_bytes, c->bits, (int)(within / k->row_bytes), value);
+    } else if (c->layout == PLANES) {
+        const int64_t inputs = block_inputs(c, k), within = element % inputs;
+        const int64_t bit = within / k->lookup_group * 4 + within % k->lookup_group;
+        uint8_t *word = data + element / inputs * (4 * PANEL * c->bits) + 4 * lane + bit / 8;
+        if (value > 0) put_plane(word, (int)(bit % 8), 1);
+        if (value < 0 && c->bits == 2) put_plane(word + 4 * PANEL, (int)(bit % 8), 1);
+    } else {
+        const int64_t place = bytes ? element / QUAD * (QUAD * PANEL) + lane * QUAD + element % QUAD : element * PANEL + lane;
+        const int64_t code = place % 64, span = 8 * c->bits; /* 64 codes lie in so many bytes */
+        if (c->layout == CODES)
+            put_code(data + place / 64 * span + code % span, c->bits, (int)(code / span), value);
+        else if (bytes)
+            ((int8_t *)data)[place] = (int8_t)value;
+        else
+            ((float *)data)[place] = (float)value;
+    }
+}
+
+static void *aligned_zeros(int64_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, ALIGNMENT, (size_t)bytes + ALIGNMENT)) return NULL;
+    return memset(memory, 0, (size_t)bytes + ALIGNMENT);
+}
+
+/* Rows, runs and strides: what lies side by side in memory is one run. */
+static void describe(conv *c, const lrn_step *plan, const lrn_value *in, const lrn_value *out) {
+    const int bytes = in->type == LRN_UINT8;
+    const int64_t per_group = in->channels / plan->groups;
+    const int merged = plan->groups == 1 && plan->dilation[1] == 1; /* neighbours in a row: one run */
+    c->groups = plan->groups;
+    c->outputs = out->channels / plan->groups;
+    c->panels = (c->outputs + PANEL - 1) / PANEL;
+    c->rows = plan->kernel[0];
+    c->runs = merged ? 1 : plan->kernel[1];
+    c->run = (int32_t)(merged ? plan->kernel[1] * per_group : per_group);
+    c->row_stride = plan->dilation[0] * pitch(in);
+    c->run_stride = (int64_t)plan->dilation[1] * in->channels;
+    c->group_stride = per_group;
+    if (merged && (c->rows == 1 || c->row_stride == c->run)) {
+        c->run *= c->rows;
+        c->rows = 1;
+        c->vector = out->height == 1 && out->width == 1;
+    }
+    c->padded_run = bytes ? (int32_t)whole(c->run, QUAD) : c->run;
+    c->depth = whole((int64_t)c->rows * c->runs * c->padded_run, QUAD);
+    const int three = plan->kernel[0] == 3 && plan->kernel[1] == 3 && plan->stride[0] == 1 && plan->stride[1] == 1 &&
+                      plan->dilation[0] == 1 && plan->dilation[1] == 1;
+    c->winograd = three && plan->groups == 1 && !bytes && in->channels >= WINOGRAD_CHANNELS &&
+                  out->channels >= WINOGRAD_CHANNELS && out->height >= WINOGRAD_SIDE && out->width >= WINOGRAD_SIDE;
+    c->tiles[0] = (out->height + 1) / 2;
+    c->tiles[1] = (out->width + 1) / 2;
+}
+
+static int choose_layout(const report *r, conv *c, const lrn_step *plan, int bytes) {
+    const int8_t *codes = plan->bits == 32 ? NULL : plan->weights;
+    const int most = codes ? greatest(codes, plan->weight_count) : 0;
+    if (plan->bits <= 2 && most > 1) return lrn_wrong(r, "a weight of %d in %d bits", most, (int)plan->bits);
+    if (plan->bits == 1)
+        for (int64_t i = 0; i < plan->weight_count; i++)
+            if (!codes[i]) return lrn_wrong(r, "a weight of 0 in 1 bit");
+    if (bytes && c->depth * 255 * (most ? most : 1) > INT32_MAX)
+        return lrn_wrong(r, "sums of %lld terms overflow", (long long)c->depth);
+    c->bits = plan->bits;
+    if (c->bits <= 2)
+        c->layout = !bytes ? PLANES : c->vector ? ROW_CODES : CODES;
+    else if (c->bits == 8)
+        c->bits = !bytes ? 32 : most > 64 ? 16 : 8;
+    if (c->layout == CODES && c->run != c->padded_run) c->bits = 2; /* padding must be 0 */
+    c->flush = 32767 / (510 * (most ? most : 1) + 1);
+    if (c->flush < 1) c->flush = 1;
+    return 0;
+}
+
+/* Memory that a thread needs for itself. */
+static int64_t scratch_for(const conv *c, const kernels *k) {
+    const int64_t weights = c->depth * PANEL;
+    if (c->layout == ROW_CODES) return c->blocks * block_inputs(c, k); /* the input, filled up */
+    const int64_t expanded = c->layout == PLANES ? c->blocks * block_inputs(c, k) * PANEL * 4 : c->layout == CODES ? weights : 0;
+    if (c->winograd) {
+        const int64_t channels = c->run / 3; /* factors, and products that wait for their last transform */
+        return expanded + WINOGRAD_PLACES * PANEL * 4 * (channels + 1 + MOST_TILES);
+    }
+    const int64_t tables = c->vector && c->layout == PLANES ? c->blocks * 8 * (4 << k->lookup_group) : 0;
+    return expanded > tables ? expanded : tables;
+}
+
+int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
+    const lrn_step *plan = &s->plan;
+    const lrn_value *in = net->values + plan->input, *out = net->values + plan->output;
+    conv *c = &s->conv;
+    const kernels *k = net->kernels;
+    const int bytes = in->type == LRN_UINT8;
+    describe(c, plan, in, out);
+    c->winograd = c->winograd && k->winograd;
+    if (choose_layout(r, c, plan, bytes)) return 1;
+    const int64_t weights = c->depth * PANEL;
+    int64_t units = (int64_t)c->groups * c->panels, lanes = units * PANEL, unit = PANEL;
+    c->panel_bytes = c->layout == CODES ? weights / 8 * c->bits : c->bits == 32 ? 4 * weights : weights;
+    if (c->layout == PLANES || c->layout == ROW_CODES) {
+        const int64_t inputs = block_inputs(c, k);
+        c->blocks = (c->depth + inputs - 1) / inputs;
+        c->panel_bytes = c->blocks * (c->layout == PLANES ? 4 * PANEL * c->bits : ROWS * k->row_bytes);
+        if (c->layout == ROW_CODES) {
+            unit = ROWS;
+            units = (c->outputs + ROWS - 1) / ROWS;
+        }
+    }
+    if (c->panel_bytes > INT64_MAX / units) return lrn_wrong(r, "too many weights");
+    c->panels_data = aligned_zeros(units * c->panel_bytes);
+    c->scale = calloc((size_t)lanes, sizeof(float));
+    c->bias = calloc((size_t)lanes, sizeof(float));
+    c->zero_sum = calloc((size_t)lanes, sizeof(int32_t));
+    if (!c->panels_data || !c->scale || !c->bias || !c->zero_sum) return lrn_wrong(r, "out of memory");
+    if (c->bits == 2 && c->layout != PLANES) memset(c->panels_data, 0x55, (size_t)(units * c->panel_bytes)); /* all fields 1: zeros */
+    const int64_t length = (int64_t)c->rows * c->runs * c->run; /* weights of an output */
+    const int8_t *codes = plan->bits == 32 ? NULL : plan->weights;
+    for (int64_t o = 0; o < out->channels; o++) {
+        const int64_t group = o / c->outputs, lane = o % c->outputs, panel = group * c->panels + lane / PANEL;
+        uint8_t *data = c->panels_data + (unit == ROWS ? o / ROWS : panel) * c->panel_bytes;
+        int64_t sum = 0;
+        for (int64_t i = 0; i < length; i++) {
+            int64_t element = i / c->run * c->padded_run + i % c->run;
+            if (c->winograd) element = i % in->channels * WINOGRAD_TAPS + i / in->channels; /* a channel's 9 together */
+            if (codes)
+                put_weight(c, k, bytes, data, lane % unit, element, codes[o * length + i]);
+            else
+                ((float *)data)[element * PANEL + lane % PANEL] = ((const float *)plan->weights)[o * length + i];
+            if (bytes) sum += codes[o * length + i];
+        }
+        const int64_t at = panel * PANEL + lane % PANEL;
+        c->scale[at] = bytes ? in->step * plan->scale[o] : plan->scale[o];
+        c->bias[at] = plan->bias[o];
+        c->zero_sum[at] = (int32_t)(sum * in->zero);
+    }
+    const int64_t scratch = scratch_for(c, k);
+    if (scratch > net->scratch_bytes) net->scratch_bytes = scratch;
+    if (c->winograd) {
+        const int64_t transformed = ((int64_t)c->tiles[0] * c->tiles[1] * in->channels + PANEL) * WINOGRAD_PLACES * 4;
+        if (transformed > net->transformed_bytes) net->transformed_bytes = transformed;
+        s->phases = 2;
+    }
+    net->weight_bytes += units * c->panel_bytes + lanes * (bytes ? 12 : 8);
+    return 0;
+}
