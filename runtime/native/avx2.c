@@ -143,7 +143,7 @@ static inline __m256 table_of(float x0, float x1, float x2, int bits) {
 
 static void make_tables(const float *x, int64_t count, int64_t groups, int bits, float *tables) {
     int64_t g = 0;
-    for (; LOOKUP_GROUP * (g + 1) <= count; g++, x += LOOKUP_GROUP)
+    for (; g < groups && LOOKUP_GROUP * (g + 1) <= count; g++, x += LOOKUP_GROUP)
         _mm256_store_ps(tables + 8 * g, table_of(x[0], x[1], x[2], bits));
     const int64_t left = count - LOOKUP_GROUP * g;
     for (; g < groups; g++) { /* past the end: zeros */
@@ -155,36 +155,60 @@ static void make_tables(const float *x, int64_t count, int64_t groups, int bits,
 static inline __m256i words_at(const uint8_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
 
 /* A word holds 8 indices of 3 bits in its nibbles; read from its byte j on, its lowest nibble is index 2 j. vpermps looks
- * at the lowest 3 bits only, so nothing is masked. */
-static inline __attribute__((always_inline)) void look_up(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float *sums) {
+ * at the lowest 3 bits only, so nothing is masked. Sums are taken as 1 * a + b: multipliers are idle here, adders not. */
+#define TABLES(j) const __m256 first = _mm256_load_ps(tables + 16 * (j)), second = _mm256_load_ps(tables + 16 * (j) + 8);
+#define LOOK(table, index) _mm256_permutevar8x32_ps(table, index)
+#define LATER(index) _mm256_srli_epi32(index, 4)
+#define ADD(sum, found) sum = _mm256_fmadd_ps(found, one, sum)
+
+static SEPARATE void look_up_binary(const uint8_t *panel, int64_t blocks, const float *tables, float *sums) {
+    const __m256 one = _mm256_set1_ps(1);
+    __m256 a0 = _mm256_setzero_ps(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
+    for (int64_t b = 0; b < 2 * blocks; b++, panel += b % 2 ? 2 : 4 * PANEL - 2, tables += 32) {
+        { /* bytes 0 and 1 of the words, or 2 and 3; eight sums, or each would wait for the one before */
+            TABLES(0)
+            const __m256i plus0 = words_at(panel), plus1 = words_at(panel + 32);
+            ADD(a0, LOOK(first, plus0)), ADD(a1, LOOK(first, plus1));
+            ADD(b0, LOOK(second, LATER(plus0))), ADD(b1, LOOK(second, LATER(plus1)));
+        }
+        {
+            TABLES(1)
+            const __m256i plus0 = words_at(panel + 1), plus1 = words_at(panel + 33);
+            ADD(c0, LOOK(first, plus0)), ADD(c1, LOOK(first, plus1));
+            ADD(d0, LOOK(second, LATER(plus0))), ADD(d1, LOOK(second, LATER(plus1)));
+        }
+    }
+    _mm256_storeu_ps(sums, _mm256_add_ps(_mm256_add_ps(a0, b0), _mm256_add_ps(c0, d0)));
+    _mm256_storeu_ps(sums + 8, _mm256_add_ps(_mm256_add_ps(a1, b1), _mm256_add_ps(c1, d1)));
+}
+
+static SEPARATE void look_up_ternary(const uint8_t *panel, int64_t blocks, const float *tables, float *sums) {
+    const __m256 one = _mm256_set1_ps(1);
     __m256 even0 = _mm256_setzero_ps(), even1 = even0, odd0 = even0, odd1 = even0;
-    for (int64_t b = 0; b < blocks; b++, panel += 4 * PANEL * bits, tables += 64)
+    for (int64_t b = 0; b < blocks; b++, panel += 8 * PANEL, tables += 64)
 #pragma GCC unroll 1 /* unrolled, its loads are all put first, and spill */
         for (int j = 0; j < 4; j++) {
-            const __m256 first = _mm256_load_ps(tables + 16 * j), second = _mm256_load_ps(tables + 16 * j + 8);
+            TABLES(j)
             const __m256i plus0 = words_at(panel + j), plus1 = words_at(panel + 32 + j);
-            __m256 a0 = _mm256_permutevar8x32_ps(first, plus0), a1 = _mm256_permutevar8x32_ps(first, plus1);
-            __m256 c0 = _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(plus0, 4));
-            __m256 c1 = _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(plus1, 4));
-            if (bits == 2) {
-                const __m256i minus0 = words_at(panel + 64 + j), minus1 = words_at(panel + 96 + j);
-                a0 = _mm256_sub_ps(a0, _mm256_permutevar8x32_ps(first, minus0));
-                a1 = _mm256_sub_ps(a1, _mm256_permutevar8x32_ps(first, minus1));
-                c0 = _mm256_sub_ps(c0, _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(minus0, 4)));
-                c1 = _mm256_sub_ps(c1, _mm256_permutevar8x32_ps(second, _mm256_srli_epi32(minus1, 4)));
-            }
-            even0 = _mm256_add_ps(even0, a0), even1 = _mm256_add_ps(even1, a1);
-            odd0 = _mm256_add_ps(odd0, c0), odd1 = _mm256_add_ps(odd1, c1);
+            const __m256i minus0 = words_at(panel + 64 + j), minus1 = words_at(panel + 96 + j);
+            ADD(even0, _mm256_sub_ps(LOOK(first, plus0), LOOK(first, minus0)));
+            ADD(even1, _mm256_sub_ps(LOOK(first, plus1), LOOK(first, minus1)));
+            ADD(odd0, _mm256_sub_ps(LOOK(second, LATER(plus0)), LOOK(second, LATER(minus0))));
+            ADD(odd1, _mm256_sub_ps(LOOK(second, LATER(plus1)), LOOK(second, LATER(minus1))));
         }
     _mm256_storeu_ps(sums, _mm256_add_ps(even0, odd0));
     _mm256_storeu_ps(sums + 8, _mm256_add_ps(even1, odd1));
 }
+#undef TABLES
+#undef LOOK
+#undef LATER
+#undef ADD
 
-static SEPARATE void lookup_sums(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float sums[PANEL]) {
+static void lookup_sums(const uint8_t *panel, int64_t blocks, int bits, const float *tables, float sums[PANEL]) {
     if (bits == 2)
-        look_up(panel, blocks, 2, tables, sums);
+        look_up_ternary(panel, blocks, tables, sums);
     else
-        look_up(panel, blocks, 1, tables, sums);
+        look_up_binary(panel, blocks, tables, sums);
 }
 
 /* A product of two pairs is at most 2 * 255 * 2: 32 of them fit 16 bits, 64 with fields of 1 bit. */

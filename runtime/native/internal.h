@@ -11,6 +11,7 @@
 #define ROWS 4           /* outputs of a group of rows */
 #define WINOGRAD_TAPS 9  /* of a kernel of 3 x 3, from which ... */
 #define WINOGRAD_PLACES 16 /* ... 4 x 4 factors are made */
+#define TABLE_BLOCKS 96   /* of inputs, whose look-up tables are made at a time */
 #define MOST_TILES 128    /* that are multiplied before their products are added up */
 
 /* For the innermost loops: inlined, they would share the registers with their callers, and spill. */

@@ -130,7 +130,7 @@ static int64_t scratch_for(const conv *c, const kernels *k) {
         const int64_t channels = c->run / 3; /* factors, and products that wait for their last transform */
         return expanded + WINOGRAD_PLACES * PANEL * 4 * (channels + 1 + MOST_TILES);
     }
-    const int64_t tables = c->vector && c->layout == PLANES ? c->blocks * 8 * (4 << k->lookup_group) : 0;
+    const int64_t tables = c->vector && c->layout == PLANES ? TABLE_BLOCKS * 8 * (4 << k->lookup_group) + c->panels * PANEL * 4 : 0;
     return expanded > tables ? expanded : tables;
 }
 
