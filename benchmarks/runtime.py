@@ -7,6 +7,7 @@ MatMulNBits for linear layers), quantising included. Weights are random draws: t
 machine quiet.
 
     python benchmarks/runtime.py [--cases linear conv mnist vgg] [--threads 1 2] [--batches 1 32] [--json FILE]
+    python benchmarks/runtime.py --from FILE --plot benchmarks/runtime.svg  # table and picture of a measurement
 
 Needs onnx and onnxruntime; OpenVINO (`pip install openvino`) is used if it is there.
 """
@@ -162,16 +163,20 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="write all figures to this file too")
+    parser.add_argument("--json", type=Path, help="write all figures to this file too, after each case")
+    parser.add_argument("--from", type=Path, dest="source", help="show the figures of such a file; measure nothing")
+    parser.add_argument("--plot", type=Path, help="draw the ratios")
     args = parser.parse_args()
-    figures = []
-    chosen = [case for group in args.cases for case in CASES[group]]
+    figures: list[dict[str, Any]] = json.loads(args.source.read_text()) if args.source else []
+    chosen = [] if args.source else [case for group in args.cases for case in CASES[group]]
     for setting in product(chosen, args.activations, args.values, args.batches, args.threads):
         figures.append(compare(*setting, args.rounds))
+        if args.json:
+            args.json.write_text(json.dumps(figures, indent=1))
     print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
-    print(table(HEADER, [row(figure) for figure in figures], right=(3, 4, 5, 7, 8, 9, 10)))
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+    print(table(HEADER, [row(figure) for figure in figures], right=(3, 4, 5, 7, 8, 10, 11)))
+    if args.plot:
+        plot(figures, args.plot)
 
 
 def compare(case: Case, activations: str, values: str, batch: int, threads: int, rounds: int) -> dict[str, Any]:
@@ -192,17 +197,68 @@ def compare(case: Case, activations: str, values: str, batch: int, threads: int,
 
 
 HEADER = (
-    "case", "activations", "weights", "batch", "threads", "lrnets µs", "best rival", "its µs", "ratio", "bytes",
+    "case", "activations", "weights", "batch", "threads", "lrnets µs", "best rival", "its µs", "ratio", "aim", "bytes",
     "its bytes",
 )  # fmt: skip
+
+
+def aim_of(figure: dict[str, Any]) -> float | None:
+    """The ratio that is asked for."""
+    floats = figure["activations"] == "float32"
+    if figure["case"].startswith("conv"):
+        return (1.3 if figure["values"] == "binary" else 1.05) if floats else 1.0
+    if figure["batch"] > 1:
+        return None
+    if figure["case"].startswith("linear"):
+        return 5.0 if floats else 1.8
+    return 1.5 if floats and "VGG" in figure["case"] else 1.0
+
+
+def verdict(figure: dict[str, Any]) -> str:
+    aim = aim_of(figure)
+    return "" if aim is None else f"{aim:g}: {'met' if figure['ratio'] >= aim else 'missed'}"
+
+
+def plot(figures: list[dict[str, Any]], path: Path) -> None:
+    """How many times faster than the best rival; a line marks what was aimed at."""
+    import matplotlib.pyplot as plt
+
+    kinds = sorted({(f["batch"], f["threads"]) for f in figures})
+    order = [f["case"] for f in figures]
+    labels = sorted({(f["case"], f["values"]) for f in figures}, key=lambda pair: (order.index(pair[0]), pair[1]))
+    figure, axes = plt.subplots(1, 2, figsize=(11, 0.5 * len(labels) + 1.6), sharey=True, layout="constrained")
+    colours = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00"]  # Okabe and Ito: told apart by everybody
+    for panel, activations in zip(axes, ("float32", "int8")):
+        for f in figures:
+            if f["activations"] != activations:
+                continue
+            kind = kinds.index((f["batch"], f["threads"]))
+            height = 0.8 / len(kinds)
+            y = labels.index((f["case"], f["values"])) - 0.4 + (kind + 0.5) * height
+            panel.barh(y, f["ratio"], height, color=colours[kind % 4])
+            if (aim := aim_of(f)) is not None:
+                panel.plot([aim, aim], [y - height / 2, y + height / 2], color="black", linewidth=1.5)
+        panel.axvline(1, color="grey", linewidth=0.8)
+        panel.set(xscale="log", xlabel="times as fast as the fastest rival", title=f"{activations} activations")
+        ticks = [0.5, 1, 2, 5, 10]
+        panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        panel.minorticks_off()
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(range(len(labels)), [f"{case}, {values}" for case, values in labels])
+    axes[0].invert_yaxis()
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[i % 4]) for i in range(len(kinds))]
+    names = [f"batch {batch}, {threads} thread{'s' * (threads > 1)}" for batch, threads in kinds]
+    handles.append(plt.Line2D([], [], color="black", linewidth=1.5))
+    figure.legend(handles, [*names, "aim"], loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.savefig(path)
 
 
 def row(figure: dict[str, Any]) -> tuple[str, ...]:
     best, times, sizes = figure["best"], figure["microseconds"], figure["bytes"]
     return (
         *(str(figure[key]) for key in ("case", "activations", "values", "batch", "threads")),
-        f"{times['lrnets']:,.0f}", best, f"{times[best]:,.0f}", f"{figure['ratio']:.2f}", f"{sizes['lrnets']:,}",
-        f"{sizes[best]:,}",
+        f"{times['lrnets']:,.0f}", best, f"{times[best]:,.0f}", f"{figure['ratio']:.2f}", verdict(figure),
+        f"{sizes['lrnets']:,}", f"{sizes[best]:,}",
     )  # fmt: skip
 
 

@@ -22,8 +22,9 @@
  *   CODES        the same for bytes of -1, 0, +1: 64 codes of 1 or 2 bits in 8 or 16 bytes
  *   PLANES       the same for floats of -1, 0, +1: for 8 groups of inputs, and each output, a word that says in its 8
  *                nibbles which inputs of each group count plus, and for 2 bits a second word for minus
- *   ROW_CODES    a vector in, a vector out, on bytes: 4 outputs at a time, the inputs of an output side by side */
-enum layout { AS_THEY_ARE, CODES, PLANES, ROW_CODES };
+ *   ROW_CODES    a vector in, a vector out, on bytes: 4 outputs at a time, the inputs of an output side by side
+ *   BY_CHANNEL   each channel has a kernel of its own: [tap][channel], floats, or for bytes int32 */
+enum layout { AS_THEY_ARE, CODES, PLANES, ROW_CODES, BY_CHANNEL };
 
 /* A convolution made ready. Its outputs are cut into panels of 16 (within a group); the inputs of an output are `rows`
  * kernel rows of `runs` runs of `run` neighbouring elements each, counted as (row, run, element). */
@@ -35,6 +36,7 @@ typedef struct conv {
     int32_t bits;                        /* 1, 2: packed; 8, 32: as they are; 16: int8 that needs wide products */
     int32_t layout;
     int32_t vector;                      /* one output place that sees one stretch of memory: a linear layer */
+    int32_t by_channel;                  /* as many groups as channels on both sides: depthwise */
     int32_t winograd;                    /* 3 x 3 on floats, by products of transformed tiles */
     int32_t tiles[2];                    /* of 2 x 2 outputs, down and across */
     int64_t blocks;                      /* PLANES, ROW_CODES: stretches of inputs that lie together */

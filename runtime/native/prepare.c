@@ -44,7 +44,13 @@ static void put_plane(uint8_t *byte, int bit, int value) { *byte = (uint8_t)(*by
 
 /* A weight of -1, 0, +1 (or any, AS_THEY_ARE) to its place among the weights of 16 lanes (ROW_CODES: 4). */
 static void put_weight(const conv *c, const kernels *k, int bytes, uint8_t *data, int64_t lane, int64_t element, int value) {
-    if (c->layout == ROW_CODES) {
+    if (c->layout == BY_CHANNEL) {
+        uint8_t *tap = data + 4 * (element * whole(c->groups, PANEL) + lane);
+        if (bytes)
+            *(int32_t *)tap = value;
+        else
+            *(float *)tap = (float)value;
+    } else if (c->layout == ROW_CODES) {
         const int64_t inputs = block_inputs(c, k), within = element % inputs;
         uint8_t *row = data + (element / inputs * ROWS + lane) * k->row_bytes;
         put_code(row + within % k->row_bytes, c->bits, (int)(within / k->row_bytes), value);
@@ -97,6 +103,7 @@ static void describe(conv *c, const lrn_step *plan, const lrn_value *in, const l
                       plan->dilation[0] == 1 && plan->dilation[1] == 1;
     c->winograd = three && plan->groups == 1 && !bytes && in->channels >= WINOGRAD_CHANNELS &&
                   out->channels >= WINOGRAD_CHANNELS && out->height >= WINOGRAD_SIDE && out->width >= WINOGRAD_SIDE;
+    c->by_channel = plan->groups > 1 && plan->groups == in->channels && plan->groups == out->channels;
     c->tiles[0] = (out->height + 1) / 2;
     c->tiles[1] = (out->width + 1) / 2;
 }
@@ -115,6 +122,10 @@ static int choose_layout(const report *r, conv *c, const lrn_step *plan, int byt
         c->layout = !bytes ? PLANES : c->vector ? ROW_CODES : CODES;
     else if (c->bits == 8)
         c->bits = !bytes ? 32 : most > 64 ? 16 : 8;
+    if (c->by_channel) {
+        c->layout = BY_CHANNEL;
+        c->bits = 32;
+    }
     if (c->layout == CODES && c->run != c->padded_run) c->bits = 2; /* padding must be 0 */
     c->flush = 32767 / (510 * (most ? most : 1) + 1);
     if (c->flush < 1) c->flush = 1;
@@ -155,6 +166,11 @@ int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
             units = (c->outputs + ROWS - 1) / ROWS;
         }
     }
+    if (c->layout == BY_CHANNEL) {
+        lanes = whole(c->groups, PANEL);
+        units = 1;
+        c->panel_bytes = (int64_t)c->rows * c->runs * lanes * 4;
+    }
     if (c->panel_bytes > INT64_MAX / units) return lrn_wrong(r, "too many weights");
     c->panels_data = aligned_zeros(units * c->panel_bytes);
     c->scale = calloc((size_t)lanes, sizeof(float));
@@ -165,19 +181,20 @@ int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
     const int64_t length = (int64_t)c->rows * c->runs * c->run; /* weights of an output */
     const int8_t *codes = plan->bits == 32 ? NULL : plan->weights;
     for (int64_t o = 0; o < out->channels; o++) {
-        const int64_t group = o / c->outputs, lane = o % c->outputs, panel = group * c->panels + lane / PANEL;
+        const int64_t group = o / c->outputs, lane = c->by_channel ? o : o % c->outputs % unit;
+        const int64_t panel = c->by_channel ? 0 : group * c->panels + o % c->outputs / PANEL;
+        const int64_t at = c->by_channel ? o : panel * PANEL + o % c->outputs % PANEL;
         uint8_t *data = c->panels_data + (unit == ROWS ? o / ROWS : panel) * c->panel_bytes;
         int64_t sum = 0;
         for (int64_t i = 0; i < length; i++) {
-            int64_t element = i / c->run * c->padded_run + i % c->run;
+            int64_t element = c->by_channel ? i : i / c->run * c->padded_run + i % c->run;
             if (c->winograd) element = i % in->channels * WINOGRAD_TAPS + i / in->channels; /* a channel's 9 together */
             if (codes)
-                put_weight(c, k, bytes, data, lane % unit, element, codes[o * length + i]);
+                put_weight(c, k, bytes, data, lane, element, codes[o * length + i]);
             else
-                ((float *)data)[element * PANEL + lane % PANEL] = ((const float *)plan->weights)[o * length + i];
+                ((float *)data)[element * (c->by_channel ? lanes : PANEL) + lane] = ((const float *)plan->weights)[o * length + i];
             if (bytes) sum += codes[o * length + i];
         }
-        const int64_t at = panel * PANEL + lane % PANEL;
         c->scale[at] = bytes ? in->step * plan->scale[o] : plan->scale[o];
         c->bias[at] = plan->bias[o];
         c->zero_sum[at] = (int32_t)(sum * in->zero);
