@@ -1,7 +1,8 @@
 """The MNIST runs of RESULTS.md: float and sharpened LR-nets over several seeds, and an ablation.
 
     python experiments/mnist.py run --out runs/mnist --seeds 0 1 2 --workers 2     # hours; resumes what was interrupted
-    python experiments/mnist.py table --out runs/mnist                             # Markdown, from finished runs only
+    python experiments/mnist.py norms --out runs/mnist         # "all of it" again, batch norm as it was
+    python experiments/mnist.py table --out runs/mnist         # Markdown, from finished runs only
 
 Every run is `lrnets train` in a process of its own, with as many threads as its share of the cores. All runs of a seed
 start from the same float network, that of mnist-float-quick.
@@ -42,6 +43,7 @@ VARIANTS = [
     Experiment("without probability decay", ABLATION, ("discrete_stage.probability_decay=0",)),
     Experiment("from a random start", ABLATION, ("discrete_stage.start=random",)),
 ]
+WITH_NORMS = VARIANTS[:2]  # batch norm re-estimated or not: weights that are decided, and that are not
 GROUPS = {"float": FLOAT, "sharp": SHARP, "ablation": VARIANTS}
 
 
@@ -76,6 +78,38 @@ def run_all(out: Path, groups: Iterable[str], seeds: Iterable[int], workers: int
                 done.result()
 
 
+def compare_norms(out: Path, draws: int = 5) -> None:
+    """Test errors of the same mode and draws with batch norm re-estimated and without, to norms.json in each run."""
+    import torch
+
+    from lrnets.data import TRANSFORMS, load
+    from lrnets.discretize import discretize
+    from lrnets.training.evaluation import error, mend_norms
+    from lrnets.training.pipeline import build_network, convert_by
+    from lrnets.training.run_folder import RunFolder
+
+    runs = [run for experiment in WITH_NORMS for run in folder_of(out, experiment, 0).parent.glob("*/results.json")]
+    for finished in sorted(runs):
+        folder = RunFolder(finished.parent)
+        if (folder.path / "norms.json").exists():
+            continue
+        recipe = folder.read_recipe()
+        data, view = load(recipe.data, valid_size=recipe.valid_size), TRANSFORMS[recipe.data].evaluation
+        model = build_network(recipe)
+        convert_by(recipe, model)
+        folder.load_weights("stochastic", model)
+        generator = torch.Generator().manual_seed(recipe.seed)
+        nets = [discretize(model, "mode"), *(discretize(model, generator=generator) for _ in range(draws))]
+        found = {}
+        for name, batches in (("as trained", 0), ("re-estimated", recipe.norm_batches)):
+            errors = [
+                error(mend_norms(net, data.train, view, batches) if batches else net, data.test, view) for net in nets
+            ]
+            found[name] = {"mode": errors[0], "draws": errors[1:]}
+        folder.write_json("norms.json", found)
+        print(finished.parent, found, flush=True)
+
+
 def results_of(out: Path, experiment: Experiment) -> list[dict[str, Any]]:
     parent = folder_of(out, experiment, 0).parent
     return [json.loads(file.read_text()) for file in sorted(parent.glob("*/results.json"))]
@@ -102,12 +136,20 @@ def tables(out: Path) -> str:
             cells = [experiment.label, str(len(tests)), spread(chosen), cells[0], spread(draws), cells[1], seconds]
             lines += [f"| {' | '.join(cells)} |"]
         lines += [""]
+    lines += ["| batch norm | seeds | mode | mean of draws |", "|---|---|---|---|"]
+    for experiment in WITH_NORMS:
+        files = sorted(folder_of(out, experiment, 0).parent.glob("*/norms.json"))
+        norms = [json.loads(file.read_text()) for file in files]
+        for name in norms[0] if norms else ():
+            draws = spread([statistics.mean(n[name]["draws"]) for n in norms])
+            mode = spread([n[name]["mode"] for n in norms])
+            lines += [f"| {experiment.label}, {name} | {len(norms)} | {mode} | {draws} |"]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["run", "table"])
+    parser.add_argument("verb", choices=["run", "norms", "table"])
     parser.add_argument("--out", type=Path, default=Path("runs/mnist"))
     parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -115,6 +157,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.verb == "run":
         run_all(args.out, args.groups, args.seeds, args.workers)
+    elif args.verb == "norms":
+        compare_norms(args.out)
     print(tables(args.out))
 
 
