@@ -28,8 +28,8 @@ struct team {
     int64_t arena_bytes, scratch_stride;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    uint64_t order; /* raised for each run; under the lock */
-    int stop;
+    atomic_uint order; /* raised for each run, under the lock */
+    int stop, asleep;  /* written under the lock */
     const float *x;
     float *y;
     int64_t images;
@@ -83,27 +83,39 @@ static void work(team *t, int number) {
     if (t->threads > 1) meet(t); /* nobody may still be writing when the caller reads */
 }
 
+/* Calls often follow each other closely, and to be woken takes longer than a small network: so look out for a while. */
+static void await_order(team *t, unsigned done) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (atomic_load_explicit(&t->order, memory_order_acquire) != done) return;
+        pause_briefly();
+    }
+    pthread_mutex_lock(&t->lock);
+    t->asleep++;
+    while (atomic_load_explicit(&t->order, memory_order_relaxed) == done) pthread_cond_wait(&t->wake, &t->lock);
+    t->asleep--;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void give_order(team *t, int stop) {
+    pthread_mutex_lock(&t->lock);
+    t->stop = stop;
+    atomic_fetch_add_explicit(&t->order, 1, memory_order_release);
+    if (t->asleep) pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+}
+
 static void *serve(void *argument) {
     worker *w = argument;
-    team *t = w->team;
-    uint64_t done = 0;
-    for (;;) {
-        pthread_mutex_lock(&t->lock);
-        while (t->order == done && !t->stop) pthread_cond_wait(&t->wake, &t->lock);
-        const int stop = t->stop;
-        done = t->order;
-        pthread_mutex_unlock(&t->lock);
-        if (stop) return NULL;
-        work(t, w->number);
+    for (unsigned done = 0;; done++) {
+        await_order(w->team, done);
+        if (w->team->stop) return NULL;
+        work(w->team, w->number);
     }
 }
 
 static void dismiss(team *t) {
     if (!t) return;
-    pthread_mutex_lock(&t->lock);
-    t->stop = 1;
-    pthread_cond_broadcast(&t->wake);
-    pthread_mutex_unlock(&t->lock);
+    give_order(t, 1);
     for (int i = 0; i < t->started; i++) pthread_join(t->workers[i].thread, NULL);
     pthread_mutex_destroy(&t->lock);
     pthread_cond_destroy(&t->wake);
@@ -176,12 +188,7 @@ int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int thr
     t->x = x;
     t->y = y;
     t->images = images;
-    if (threads > 1) {
-        pthread_mutex_lock(&t->lock);
-        t->order++;
-        pthread_cond_broadcast(&t->wake);
-        pthread_mutex_unlock(&t->lock);
-    }
+    if (threads > 1) give_order(t, 0);
     work(t, 0);
     give_back(net, t);
     return 0;
