@@ -147,6 +147,8 @@ def measure(calls: dict[str, Call], rounds: int, at_least: float = 0.01) -> dict
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            time.sleep(0.02)  # threads of the one before may still be waiting busily
+            call()
             count, start = 0, time.perf_counter()
             while (passed := time.perf_counter() - start) < at_least or count == 0:
                 call()
@@ -166,6 +168,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file too, after each case")
     parser.add_argument("--from", type=Path, dest="source", help="show the figures of such a file; measure nothing")
     parser.add_argument("--plot", type=Path, help="draw the ratios")
+    parser.add_argument("--markdown", action="store_true", help="a short table of ratios instead of the long one")
     args = parser.parse_args()
     figures: list[dict[str, Any]] = json.loads(args.source.read_text()) if args.source else []
     chosen = [] if args.source else [case for group in args.cases for case in CASES[group]]
@@ -174,7 +177,10 @@ def main() -> None:
         if args.json:
             args.json.write_text(json.dumps(figures, indent=1))
     print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
-    print(table(HEADER, [row(figure) for figure in figures], right=(3, 4, 5, 7, 8, 10, 11)))
+    if args.markdown:
+        print(short_table(figures))
+    else:
+        print(table(HEADER, [row(figure) for figure in figures], right=(3, 4, 5, 7, 8, 10, 11)))
     if args.plot:
         plot(figures, args.plot)
 
@@ -219,6 +225,30 @@ def verdict(figure: dict[str, Any]) -> str:
     return "" if aim is None else f"{aim:g}: {'met' if figure['ratio'] >= aim else 'missed'}"
 
 
+def short_table(figures: list[dict[str, Any]]) -> str:
+    """Ratios as Markdown: a row a case, a column a batch and number of threads; missed aims are in bold."""
+    kinds = sorted({(f["batch"], f["threads"]) for f in figures})
+    found = {(f["case"], f["activations"], f["values"], f["batch"], f["threads"]): f for f in figures}
+    heads = [f"batch {batch}, {threads} thread{'s' * (threads > 1)}" for batch, threads in kinds]
+    lines = [f"| case | activations | weights | {' | '.join(heads)} | aim | bytes of the best rival | ours |"]
+    lines += ["|---" * (6 + len(kinds)) + "|"]
+    for case, activations, values in dict.fromkeys(key[:3] for key in found):
+        here = [found.get((case, activations, values, *kind)) for kind in kinds]
+        cells = [_ratio(figure) for figure in here]
+        first = next(figure for figure in here if figure is not None)
+        aim, sizes = aim_of(first), first["bytes"]
+        ends = ["" if aim is None else f"{aim:g}", f"{sizes[first['best']]:,}", f"{sizes['lrnets']:,}"]
+        lines += ["| " + " | ".join([case, activations, values, *cells, *ends]) + " |"]
+    return "\n".join(lines)
+
+
+def _ratio(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    aim, text = aim_of(figure), f"{figure['ratio']:.2f} ({figure['microseconds']['lrnets']:,.0f} µs)"
+    return f"**{text}**" if aim is not None and figure["ratio"] < aim else text
+
+
 def plot(figures: list[dict[str, Any]], path: Path) -> None:
     """How many times faster than the best rival; a line marks what was aimed at."""
     import matplotlib.pyplot as plt
@@ -246,7 +276,7 @@ def plot(figures: list[dict[str, Any]], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(range(len(labels)), [f"{case}, {values}" for case, values in labels])
     axes[0].invert_yaxis()
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[i % 4]) for i in range(len(kinds))]
+    handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=colours[i % 4]) for i in range(len(kinds))]
     names = [f"batch {batch}, {threads} thread{'s' * (threads > 1)}" for batch, threads in kinds]
     handles.append(plt.Line2D([], [], color="black", linewidth=1.5))
     figure.legend(handles, [*names, "aim"], loc="outside lower center", ncols=len(handles), frameon=False)

@@ -1,6 +1,6 @@
 /* Memory and threads for runs of a network. A team is an arena, scratch memory, and threads that go through the steps
  * together, meeting after each. Idle teams wait in the network's pool, so a second caller gets a second team. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* sched_getcpu, sched_setaffinity */
 #include "pool.h"
 
 #include <pthread.h>
@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define SPINS 4000 /* before a waiting thread lets others run */
+#define SPINS 200          /* before a waiting thread lets others run: it may be on their core */
+#define SPINS_FOR_ORDER 2000 /* before a worker without work sleeps */
 
 typedef struct team team;
 
@@ -33,6 +34,7 @@ struct team {
     const float *x;
     float *y;
     int64_t images;
+    int caller_core; /* where the caller was when it gave the order; -1: unknown */
     atomic_int arrived;
     atomic_uint meeting;
 };
@@ -85,7 +87,7 @@ static void work(team *t, int number) {
 
 /* Calls often follow each other closely, and to be woken takes longer than a small network: so look out for a while. */
 static void await_order(team *t, unsigned done) {
-    for (int spins = 0; spins < SPINS; spins++) {
+    for (int spins = 0; spins < SPINS_FOR_ORDER; spins++) {
         if (atomic_load_explicit(&t->order, memory_order_acquire) != done) return;
         pause_briefly();
     }
@@ -104,11 +106,34 @@ static void give_order(team *t, int stop) {
     pthread_mutex_unlock(&t->lock);
 }
 
+static int current_core(void) {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* A worker that waits busily on the caller's core is not moved away by the system for a long time. */
+static void leave_core(int core) {
+#if defined(__linux__)
+    cpu_set_t allowed, others;
+    if (core < 0 || core != sched_getcpu() || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    others = allowed;
+    CPU_CLR(core, &others);
+    if (!CPU_COUNT(&others) || sched_setaffinity(0, sizeof others, &others)) return;
+    sched_setaffinity(0, sizeof allowed, &allowed);
+#else
+    (void)core;
+#endif
+}
+
 static void *serve(void *argument) {
     worker *w = argument;
     for (unsigned done = 0;; done++) {
         await_order(w->team, done);
         if (w->team->stop) return NULL;
+        leave_core(w->team->caller_core);
         work(w->team, w->number);
     }
 }
@@ -188,6 +213,7 @@ int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int thr
     t->x = x;
     t->y = y;
     t->images = images;
+    t->caller_core = threads > 1 ? current_core() : -1;
     if (threads > 1) give_order(t, 0);
     work(t, 0);
     give_back(net, t);

@@ -72,8 +72,9 @@ def agree(graph, tensors, x, threads=1):
 def float_bound(graph, tensors, x):
     """Any order of summing n terms errs by at most n eps sum |w x|, and scaling and shifting by two roundings more.
 
-    Winograd's way for kernels of 3 x 3 sums 4 inputs (each sum is at most 4 max |x|, after 2 roundings), then c products
-    for each of 9 places, whose factors are in sum at most 4 sum |w|, then those (4 roundings): (c + 8) eps 16 sum |w x|.
+    Winograd's way for kernels of 3 x 3 sums 4 inputs (each sum is at most 4 max |x|, after 2 roundings), then c
+    products for each of 9 places, whose factors are in sum at most 4 sum |w|, then those (4 roundings): together
+    (c + 8) eps 16 sum |w x|.
     """
     (node,) = graph.nodes
     weight = np.abs(reference.decode(tensors["w"], node.weight).astype(np.float64))
@@ -256,3 +257,13 @@ def test_unknown_kernels_are_refused(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "quantum")
     with pytest.raises(ValueError, match=r"'quantum'.*reference"):
         Network(*everything(quantized=False))
+
+
+def test_kernels_by_name_come_before_those_of_the_environment(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, KERNELS[0])
+    graph, tensors = everything(quantized=False)
+    assert Network(graph, tensors, kernels="reference").kernels == "reference"
+    assert Network(graph, tensors, kernels=KERNELS[-1]).kernels == KERNELS[-1]
+    assert Network(graph, tensors).bytes_in_memory != Network(graph, tensors, kernels="reference").bytes_in_memory
+    with pytest.raises(ValueError, match=f"kernels is 'quantum'; this machine has .*{KERNELS[-1]}, reference"):
+        Network(graph, tensors, kernels="quantum")

@@ -76,12 +76,12 @@ def kernels() -> list[str]:
     return [*names, "reference"]
 
 
-def chosen_kernels() -> str:
-    """What $LRNETS_KERNELS asks for, or the fastest."""
+def chosen_kernels(name: str | None = None) -> str:
+    """What is asked for by name or by $LRNETS_KERNELS, or the fastest."""
     there = kernels()
-    name = os.environ.get(VARIABLE) or there[0]
+    source, name = ("kernels", name) if name is not None else (VARIABLE, os.environ.get(VARIABLE) or there[0])
     if name not in there:
-        raise ValueError(f"{VARIABLE} is {name!r}; this machine has {', '.join(there)}")
+        raise ValueError(f"{source} is {name!r}; this machine has {', '.join(there)}")
     return name
 
 

@@ -34,7 +34,8 @@ class Network:
 
     `activations` says how values between layers are held: "int8" as the file's quantization has them, "float32" without
     it; None takes "int8" if the file has a quantization. `threads` are those of one call; calls from several threads at
-    a time do not disturb each other. `kernels` names what computes: $LRNETS_KERNELS, or the fastest for this CPU.
+    a time do not disturb each other. `kernels` names what computes ("avx2", ..., "reference" is NumPy): by default
+    $LRNETS_KERNELS, or the fastest for this CPU; "reference" also where the C core lacks a step.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Network:
         *,
         threads: int | None = None,
         activations: Activations | None = None,
+        kernels: str | None = None,
     ) -> None:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ValueError(
@@ -60,7 +62,7 @@ class Network:
         self.graph = graph if self.activations == "int8" else dataclasses.replace(graph, quantization=None)
         self.tensors = dict(tensors)
         self._shapes = infer_shapes(self.graph)
-        self.kernels = native.chosen_kernels()
+        self.kernels = native.chosen_kernels(kernels)
         self._native = self._prepare()
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
@@ -105,6 +107,11 @@ class Network:
         """Bytes of all tensors: packed weights, scales and biases."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of weights, scales and biases as the kernels hold them."""
+        return self.nbytes if self._native is None else self._native.nbytes
+
     def __repr__(self) -> str:
         return (
             f"Network({list(self.input_shape)} -> {list(self.output_shape)}, {len(self.graph.nodes)} layers, "
@@ -144,7 +151,11 @@ def default_threads() -> int:
 
 
 def load(
-    path: str | os.PathLike[str], *, threads: int | None = None, activations: Activations | None = None
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    activations: Activations | None = None,
+    kernels: str | None = None,
 ) -> Network:
     """The packed network of a file, ready to be called; PackedFileError says what is wrong with a file."""
-    return Network(*file.read(path), threads=threads, activations=activations)
+    return Network(*file.read(path), threads=threads, activations=activations, kernels=kernels)
