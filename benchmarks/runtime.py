@@ -37,6 +37,8 @@ from lrnets.models import cifar10_vgg, mnist_net
 from lrnets.tables import table
 
 Call = Callable[[], Any]
+SILENCE = 0.06  # seconds; threads of onnxruntime wait busily for 50 ms, and would be in the way of the next engine
+WARM, TIMED = 0.02, 0.02  # seconds of calls: after the silence caches are cold and clocks low
 
 
 @dataclass(frozen=True)
@@ -139,22 +141,26 @@ def engines(
     return found
 
 
-def measure(calls: dict[str, Call], rounds: int, at_least: float = 0.01) -> dict[str, list[float]]:
-    """Microseconds of a call in each round; each engine is called until `at_least` seconds are over."""
+def measure(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of a call in each round. An engine's turn: silence, calls to get warm, then calls that count."""
     for call in calls.values():
-        for _ in range(3):
-            call()
+        call()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(0.02)  # threads of the one before may still be waiting busily
-            call()
-            count, start = 0, time.perf_counter()
-            while (passed := time.perf_counter() - start) < at_least or count == 0:
-                call()
-                count += 1
-            times[name].append(1e6 * passed / count)
+            time.sleep(SILENCE)
+            repeat(call, WARM)
+            times[name].append(repeat(call, TIMED))
     return times
+
+
+def repeat(call: Call, seconds: float) -> float:
+    """Microseconds of a call, which is repeated until the time is over."""
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds or count == 0:
+        call()
+        count += 1
+    return 1e6 * passed / count
 
 
 def main() -> None:

@@ -23,6 +23,27 @@ except SystemExit:
     assert "example: lrnets train" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["train", "evaluate", "export", "run", "bench", "recipes", "data"])
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([verb, "--help"])
+    assert done.value.code == 0
+    assert f"example: lrnets {verb}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert f"\n    {verb} " in capsys.readouterr().out
+
+
+def test_only_train_speaks_of_resuming(monkeypatch, capsys):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrnets.training.recipe.recipe_names", interrupt)
+    assert main(["recipes"]) == main(["train", "mnist-float"]) == 130
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert lines == ["interrupted", "interrupted; `lrnets train ... --resume` goes on from the last finished epoch"]
+
+
 def test_functions_and_modules_of_one_name_do_not_hide_each_other():
     code = "import lrnets.summary, lrnets.discretize; assert callable(lrnets.summary) and callable(lrnets.discretize)"
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
@@ -44,6 +65,7 @@ def test_recipes_are_listed(capsys):
         (["train", "nonsense"], "no recipe 'nonsense'"),
         (["train", "mnist-float", "--set", "seed=-3"], "seed must be from 0"),
         (["evaluate", "/nowhere/at/all"], "is no run folder"),
+        (["export", "/nowhere/at/all"], "is no run folder"),
     ],
 )
 def test_errors_are_one_line_with_the_remedy(arguments, words, capsys):

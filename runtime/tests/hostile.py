@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from samples import everything
+from samples import described
 
 from lrnets_runtime import Network, PackedFileError, file
+from lrnets_runtime.images import prepare
 
 NUMBERS = [0, 1, 2, 3, -1, 7, 255, 256, 65_535, 2**28, 2**31 - 1, 2**31, 2**63, 1e-45, 1e300, None, True, "x", [], {}]
 
@@ -70,6 +71,14 @@ def leaves(node):
             yield node, key
 
 
+def an_input(rng, network):
+    """Two images as the file has them prepared, or plain numbers."""
+    shape, preparation = (2, *network.input_shape), network.graph.preparation
+    if preparation is None:
+        return rng.normal(size=shape).astype(np.float32)
+    return prepare(rng.integers(0, 256, shape, dtype=np.uint8), preparation)
+
+
 def main(count, seed):
     rng = np.random.default_rng(seed)
     outcomes = {"refused": 0, "ran": 0}
@@ -77,7 +86,7 @@ def main(count, seed):
         path = Path(folder) / "network"
         originals = []
         for quantized in (False, True):
-            file.write(path, *everything(quantized=quantized))
+            file.write(path, *described(quantized=quantized))
             originals.append(path.read_bytes())
         for _ in range(count):
             mutate = [flip, flip_data, cut, insert, change_graph, change_graph][rng.integers(6)]
@@ -86,7 +95,7 @@ def main(count, seed):
                 network = Network(*file.read(path), threads=1)
                 if np.prod(network.input_shape) > 10**6:
                     continue  # an input that nobody would give
-                y = network(rng.normal(size=(2, *network.input_shape)).astype(np.float32))
+                y = network(an_input(rng, network))
                 assert y.shape == (2, *network.output_shape)
                 outcomes["ran"] += 1
             except PackedFileError:

@@ -1,5 +1,8 @@
 """Networks to test with."""
 
+import dataclasses
+import json
+
 import numpy as np
 
 from lrnets_runtime.graph import (
@@ -13,6 +16,7 @@ from lrnets_runtime.graph import (
     Graph,
     Linear,
     Pool2d,
+    Preparation,
     Reshape,
     Softmax,
     Weight,
@@ -73,3 +77,18 @@ def everything(*, quantized: bool, seed: int = 0) -> tuple[Graph, dict[str, np.n
         for source, made in (("a", "b"), ("e", "h"), ("i", "j")):
             entries[made] = entries[source]
     return Graph("x", (2, 5, 5), "y", nodes, entries), tensors
+
+
+def described(*, quantized: bool, seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The same, with what tells people of it."""
+    graph, tensors = everything(quantized=quantized, seed=seed)
+    preparation = Preparation("fixed", (0.25, 0.5), (0.5, 2.0))
+    return dataclasses.replace(graph, preparation=preparation, classes=("cat", "dog", "1 % other")), tensors
+
+
+def spelled_out(graph: Graph) -> dict:
+    """A graph as JSON with every field of it, the way version 1 had it, and slowly."""
+    raw = json.loads(json.dumps(dataclasses.asdict(graph)))
+    for node, plain in zip(graph.nodes, raw["nodes"]):
+        plain["op"] = node.op
+    return raw

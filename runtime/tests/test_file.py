@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from samples import everything
+from samples import described, everything, spelled_out
 
 from lrnets_runtime import PackedFileError, file, reference
 from lrnets_runtime.graph import Affine, Graph, Linear, Weight
@@ -28,7 +29,7 @@ def small():
 
 
 def metadata_of(graph, /, **changes):
-    found = {"format": "lrnets-packed", "version": "1", "graph": json.dumps(graph.to_json())} | changes
+    found = {"format": "lrnets-packed", "version": "2", "graph": json.dumps(graph.to_json())} | changes
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -44,7 +45,7 @@ def write_header(path, header, data):
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_round_trip(tmp_path, quantized):
-    graph, tensors = everything(quantized=quantized)
+    graph, tensors = described(quantized=quantized)
     file.write(tmp_path / "net", graph, tensors)
     again, loaded = file.read(str(tmp_path / "net"))
     assert again == graph
@@ -52,6 +53,39 @@ def test_round_trip(tmp_path, quantized):
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         np.testing.assert_array_equal(loaded[name], tensor)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_files_of_version_1_are_read(tmp_path, quantized):
+    """They have every field of the graph, and no more than version 1 knew."""
+    graph, tensors = everything(quantized=quantized)
+    raw = spelled_out(graph)
+    del raw["preparation"], raw["classes"]
+    write_raw(tmp_path / "net", tensors, {"format": "lrnets-packed", "version": "1", "graph": json.dumps(raw)})
+    again, loaded = file.read(tmp_path / "net")
+    assert again == graph
+    assert loaded.keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("sample", [small, lambda: described(quantized=True)])
+def test_the_size_is_known_beforehand(tmp_path, sample):
+    file.write(tmp_path / "net", *sample())
+    assert file.size(*sample()) == (tmp_path / "net").stat().st_size
+
+
+def test_classes_are_as_many_as_the_outputs(tmp_path):
+    graph, tensors = small()
+    file.write(tmp_path / "net", dataclasses.replace(graph, classes=("no", "yes")), tensors)
+    assert file.read(tmp_path / "net")[0].classes == ("no", "yes")
+    three = dataclasses.replace(graph, classes=("no", "yes", "maybe"))
+    with pytest.raises(PackedFileError, match=r"graph: classes: 3 names for an output of shape \[2\]"):
+        file.write(tmp_path / "net", three, tensors)
+    write_raw(tmp_path / "net", tensors, metadata_of(three))
+    with pytest.raises(PackedFileError, match="3 names for an output"):
+        file.read(tmp_path / "net")
+    image = Graph("x", (1, 2, 2), "x", (), classes=("a",))
+    with pytest.raises(PackedFileError, match=r"1 names for an output of shape \[1, 2, 2\]; .* a flat output"):
+        file.write(tmp_path / "net", image, {})
 
 
 def test_safetensors_reads_it_and_bytes_are_documented(tmp_path):
@@ -64,7 +98,7 @@ def test_safetensors_reads_it_and_bytes_are_documented(tmp_path):
     header = json.loads(raw[8 : 8 + length])
     assert header.pop("__metadata__") == {
         "format": "lrnets-packed",
-        "version": "1",
+        "version": "2",
         "graph": json.dumps(graph.to_json(), separators=(",", ":")),
     }
     assert header == {
@@ -84,6 +118,8 @@ def test_documented_example(tmp_path):
     raw = (tmp_path / "net").read_bytes()
     shown = re.search(r"```json\n(.*?)```", text, re.DOTALL)[1]
     assert graph_from_json(json.loads(shown)) == graph
+    assert json.loads(shown) == graph.to_json()
+    assert f"The file has {len(raw)} bytes:" in text
     dump = re.search(r"```hexdump\n(.*?)```", text, re.DOTALL)[1]
     for line in dump.splitlines():
         place, values = line.split("  ")[:2]
@@ -115,7 +151,7 @@ def test_every_truncation_is_refused(tmp_path):
         file.read(path)
 
 
-@pytest.mark.parametrize("sample", [small, lambda: everything(quantized=True)])
+@pytest.mark.parametrize("sample", [small, lambda: described(quantized=True)])
 def test_random_bytes(tmp_path, sample):
     """Flipped bytes give a PackedFileError or another sound network, which runs."""
     path = tmp_path / "net"
@@ -143,8 +179,8 @@ def test_random_bytes(tmp_path, sample):
     [
         ({"format": None}, "its format is None, not 'lrnets-packed'"),
         ({"format": "pt"}, "its format is 'pt'"),
-        ({"version": "2"}, "its version is 2, this library reads up to 1; update lrnets-runtime"),
-        ({"version": "2", "graph": None, "new": "x"}, "update lrnets-runtime"),
+        ({"version": "3"}, "its version is 3, this library reads up to 2; update lrnets-runtime"),
+        ({"version": "3", "graph": None, "new": "x"}, "update lrnets-runtime"),
         ({"version": "0"}, "its version is '0', no whole number from 1"),
         ({"version": "01"}, "its version is '01'"),
         ({"version": "1.0"}, "its version is '1.0'"),
@@ -164,7 +200,7 @@ def test_random_bytes(tmp_path, sample):
         ({"graph": "[-Infinity]"}, "-Infinity is not allowed"),
         ({"graph": "1" * 5000}, "graph"),
         ({"graph": "[]" + " " * 2**24}, "has 16777218 characters of JSON; at most 16777216"),
-        ({"graph": "{}"}, "graph: input: is missing"),
+        ({"graph": "{}"}, "graph: input_shape: is missing"),
     ],
 )
 def test_metadata_is_refused(tmp_path, changes, message):

@@ -5,16 +5,32 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import everything
+from samples import described, spelled_out
 
 from lrnets_runtime import PackedFileError
 from lrnets_runtime.errors import shown
-from lrnets_runtime.graph import KINDS, LARGEST, MOST_NODES, Activate, Activation, Add, Graph, Linear, Reshape, Weight
+from lrnets_runtime.graph import (
+    KINDS,
+    LARGEST,
+    MOST_NODES,
+    Activate,
+    Activation,
+    Add,
+    Concat,
+    Conv2d,
+    Graph,
+    Linear,
+    Pool2d,
+    Preparation,
+    Reshape,
+    Softmax,
+    Weight,
+)
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
 
-GRAPH = everything(quantized=True)[0]
-RAW = GRAPH.to_json()
+GRAPH = described(quantized=True)[0]
+RAW = spelled_out(GRAPH)
 PLACES = {node.name: place for place, node in enumerate(GRAPH.nodes)}
 GONE = object()
 
@@ -41,11 +57,68 @@ def changed(path, value):
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_round_trip(quantized):
-    graph = everything(quantized=quantized)[0]
+    graph = described(quantized=quantized)[0]
     assert {node.op for node in graph.nodes} == set(KINDS)
     assert graph_from_json(graph.to_json()) == graph
     assert graph_from_json(json.loads(json.dumps(graph.to_json()))) == graph
     assert json.loads(json.dumps(graph.to_json())) == graph.to_json()  # lists, not tuples
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_defaults_may_be_written_out(quantized):
+    """As version 1 did; a graph writes itself down again without them."""
+    graph = described(quantized=quantized)[0]
+    assert graph_from_json(spelled_out(graph)) == graph
+    stated = {key for node in graph.to_json()["nodes"] for key in node}
+    assert stated < {key for node in spelled_out(graph)["nodes"] for key in node}
+
+
+def test_what_is_left_out_has_its_default():
+    conv, pool = {"coding": "binary", "shape": [4, 1, 3, 3]}, {"op": "pool2d", "name": "pool", "kind": "max"}
+    nodes = [
+        {"op": "conv2d", "name": "first", "weight": conv},
+        {**pool, "kernel": [3, 2]},
+        {"op": "concat", "name": "twice", "inputs": ["pool", "pool"]},
+        {"op": "softmax", "name": "last"},
+    ]
+    made = (
+        Conv2d("first", ("input",), "first", Weight("first.weight", "binary", (4, 1, 3, 3)), None, None, (1, 1), (0, 0),
+               (1, 1), 1, Activation("none", None, None, None)),
+        Pool2d("pool", ("first",), "pool", "max", (3, 2), (3, 2), (0, 0), False, True),
+        Concat("twice", ("pool", "pool"), "twice", 0),
+        Softmax("last", ("twice",), "last", 0),
+    )  # fmt: skip
+    raw = {"input_shape": [1, 9, 9], "nodes": nodes}
+    graph = Graph("input", (1, 9, 9), "last", made, None, None, None)
+    assert graph_from_json(raw) == graph
+    assert graph.to_json() == raw
+
+
+def test_nothing_is_left_out_that_a_reader_would_fill_in_otherwise():
+    """Fields that differ from their defaults by a little, next to a node that took the default's name."""
+    weight = Weight("first.weight", "float32", (1, 1, 1, 1))
+    nodes = (
+        Conv2d("first", ("input",), "second", weight, stride=(1, 2), padding=(0, 1), dilation=(2, 1)),
+        Conv2d("second", ("second",), "x", weight),
+        Pool2d("pool", ("second",), "pool", "average", (2, 2), (1, 1), count_padding=False),
+        Pool2d("ceil", ("second",), "ceil", "average", (2, 2), (2, 2), ceil_mode=True),
+    )
+    graph = Graph("input", (1, 9, 9), "pool", nodes, preparation=Preparation("each"))
+    assert graph_from_json(graph.to_json()) == graph
+    assert [set(node) for node in graph.to_json()["nodes"]] == [
+        {"op", "name", "output", "weight", "stride", "padding", "dilation"},
+        {"op", "name", "output", "weight"},
+        {"op", "name", "inputs", "kind", "kernel", "stride", "count_padding"},
+        {"op", "name", "inputs", "kind", "kernel", "ceil_mode"},
+    ]
+
+
+def test_preparations_are_for_images():
+    for preparation in (Preparation("each"), Preparation("fixed"), Preparation("fixed", (0.5,)), None):
+        graph = Graph("x", (1, 4, 4), "x", (), preparation=preparation)
+        assert graph_from_json(graph.to_json()) == graph
+    with pytest.raises(PackedFileError, match=r"preparation: is for images, .* input_shape is \[4\]"):
+        graph_from_json(Graph("x", (4,), "x", (), preparation=Preparation("each")).to_json())
 
 
 def test_graph_without_nodes():
@@ -60,7 +133,10 @@ def test_graph_without_nodes():
         ("input", "n" * 201, "of 201 characters"),
         ("input", 3, "input: is 3"),
         ("input", "other", "node 0 'conv': inputs: 'x' is not made before"),
-        ("input", GONE, "graph: input: is missing"),
+        ("input", None, "graph: input: is None"),
+        ("input", GONE, "node 0 'conv': inputs: 'x' is not made before"),  # it is "input" then
+        ("input_shape", GONE, "graph: input_shape: is missing"),
+        ("nodes", GONE, "graph: nodes: is missing"),
         ("more", 1, "graph: unknown field 'more'"),
         ("input_shape", [2, 0, 5], "input_shape: is 0; must be a whole number of 1 to 268435456"),
         ("input_shape", [2, True], "input_shape: is True"),
@@ -77,8 +153,9 @@ def test_graph_without_nodes():
         ("conv.op", "conv3d", "node 0: op: is 'conv3d'; this version knows conv2d, linear"),
         ("conv.op", ["conv2d"], "node 0: op"),
         ("conv.op", GONE, "node 0: op: is None"),
-        ("conv.op", "linear", "node 0: unknown field 'stride'"),
+        ("conv.op", "linear", "node 0 'conv': unknown field 'stride'"),
         ("conv.name", "", "node 0: name"),
+        ("conv.name", GONE, "node 0: name: is None"),
         ("conv.name", "a\nb", "node 0: name"),
         ("conv.name", "\ud800", "node 0: name"),
         ("conv.inputs", ["x", "x"], "node 0 'conv': inputs: 2 given; conv2d takes 1"),
@@ -88,8 +165,12 @@ def test_graph_without_nodes():
         ("conv.inputs", [7], "node 0 'conv': inputs: is 7"),
         ("conv.output", "x", "node 0 'conv': output: 'x' is made already"),
         ("pool.output", "a", "node 1 'pool': output: 'a' is made already"),
-        ("conv.more", None, "node 0: unknown field 'more'"),
-        ("conv.stride", GONE, "node 0: stride: is missing"),
+        ("conv.output", None, "node 0 'conv': output: is None"),
+        ("conv.inputs", None, "node 0 'conv': inputs: is None"),
+        ("add.inputs", GONE, "node 3 'add': inputs: 1 given; add takes 2"),
+        ("pool.output", GONE, "node 2 'grouped': inputs: 'b' is not made before"),  # it is the node's name then
+        ("conv.more", None, "node 0 'conv': unknown field 'more'"),
+        ("conv.stride", None, "node 0 'conv': stride: is None"),
         ("conv.stride", 1, "node 0 'conv': stride: is 1; must be a list of 2"),
         ("conv.stride", [1], "has 1 entries; must be a list of 2"),
         ("conv.stride", [1, 0], "node 0 'conv': stride: is 0; must be a whole number of 1 to 268435456"),
@@ -104,7 +185,10 @@ def test_graph_without_nodes():
         ("conv.bias", "__metadata__", "bias: is '__metadata__'"),
         ("conv.weight", None, "node 0 'conv': weight: is None; must be an object with tensor, coding, shape"),
         ("conv.weight.coding", "int4", "weight: coding: is 'int4'; this version knows binary, ternary, float32, int8"),
+        ("conv.weight", GONE, "node 0 'conv': weight: is missing"),
         ("conv.weight.tensor", None, "weight: tensor: is None"),
+        ("conv.weight.coding", GONE, "weight: coding: is missing"),
+        ("conv.weight.shape", GONE, "weight: shape: is missing"),
         ("conv.weight.shape", [4, 18], r"weight: has 2 dimensions \[4, 18\]; conv2d takes 4"),
         ("hidden.weight.shape", [5, 24, 1], "linear takes 2"),
         ("conv.weight.shape", [2**10, 2**10, 2**10, 1], "has 1073741824 elements"),
@@ -122,11 +206,17 @@ def test_graph_without_nodes():
         ("conv.activation.low", "0", "activation: low: is '0'"),
         ("conv.activation.low", False, "activation: low: is False"),
         ("conv.activation.slope", 0.1, "activation: slope: is 0.1; clamp takes none"),
-        ("conv.activation.slope", GONE, "activation: slope: is missing"),
+        ("conv.activation.kind", GONE, "activation: kind: is missing"),
+        ("conv.activation.low", GONE, "activation: clamp without low or high"),
+        ("conv.activation", None, "activation: is None; must be an object"),
+        ("limit.activation", GONE, "node 12 'limit': activation: is missing"),
         ("add.activation.slope", None, "activation: leaky without slope"),
         ("grouped.activation.low", 1.0, "activation: low: is 1.0; none takes none"),
         ("pool.kind", "sum", "kind: is 'sum'; this version knows max, average"),
         ("pool.kernel", [0, 2], "kernel: is 0"),
+        ("pool.kernel", GONE, "node 1 'pool': kernel: is missing"),
+        ("pool.stride", None, "node 1 'pool': stride: is None"),
+        ("adaptive.size", GONE, "node 6 'adaptive': size: is missing"),
         ("pool.ceil_mode", 1, "ceil_mode: is 1; must be true or false"),
         ("mean.count_padding", None, "count_padding: is None"),
         ("adaptive.size", [0, 1], "size: is 0"),
@@ -138,7 +228,6 @@ def test_graph_without_nodes():
         ("softmax.axis", None, "axis: is None"),
         ("flatten.shape", [-1], "shape: is -1"),
         ("quantization", [], r"quantization: is \[\]; must be an object or null"),
-        ("quantization", GONE, "quantization: is missing"),
         ("quantization.nothing", [1.0, 0], "quantization of 'nothing': 'nothing' is not made"),
         ("quantization.c", 1.0, "quantization of 'c': is 1.0; must be a list of 2"),
         ("quantization.c", [1.0], "has 1 entries; must be a list of 2"),
@@ -154,6 +243,24 @@ def test_graph_without_nodes():
         ("quantization.b", GONE, "quantization of 'b': is None, its source 'a' has"),
         ("quantization.h", [0.5, 0], "adaptive_pool2d passes bytes on"),
         ("quantization.i", [0.5, 0], "quantization of 'j': .* reshape passes bytes on"),
+        ("preparation", "fixed", "graph: preparation: is 'fixed'; must be an object with kind, mean, deviation"),
+        ("preparation", {}, "graph: preparation: kind: is missing"),
+        ("preparation.kind", "crop", "preparation: kind: is 'crop'; this version knows fixed, each"),
+        ("preparation.size", [5, 5], "graph: preparation: unknown field 'size'"),
+        ("preparation.kind", "each", r"preparation: mean: is \[0.25, 0.5\]; each takes none"),
+        ("preparation", {"kind": "each", "deviation": [1.0]}, "preparation: deviation: .*; each takes none"),
+        ("preparation.mean", 0.5, "preparation: mean: is 0.5; must be a list of 2"),
+        ("preparation.mean", [0.5] * 3, "preparation: mean: has 3 entries; must be a list of 2"),
+        ("preparation.mean", [0.5, None], "preparation: mean: is None; must be a number"),
+        ("preparation.mean", [0.5, float("nan")], "preparation: mean: is nan; must be a number"),
+        ("preparation.deviation", [0.5, 0], "preparation: deviation: is 0.0; must be within"),
+        ("preparation.deviation", [-0.5, 1], "preparation: deviation: is -0.5; must be within"),
+        ("preparation.deviation", [1, True], "preparation: deviation: is True"),
+        ("classes", "abc", "graph: classes: is 'abc'; must be a list of 1 to 1048576"),
+        ("classes", [], "graph: classes: has 0 entries"),
+        ("classes", ["a", "", "c"], "graph: classes: is '' of 0 characters"),
+        ("classes", ["a", "b\x1b[31m", "c"], "graph: classes: is .* printable"),
+        ("classes", ["a", 2, "c"], "graph: classes: is 2; must be a name"),
     ],
 )
 def test_mutations_are_refused(path, value, message):

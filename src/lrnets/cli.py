@@ -8,17 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+RESUME_HINTS = {
+    "train": "; `lrnets train ... --resume` goes on from the last finished epoch",
+    "table": "; the same command goes on from the last finished epochs",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; errors a user can mend are one line on stderr and exit code 1."""
     args = _parser().parse_args(arguments)
     try:
         args.run(args)
-    except (OSError, ValueError, RuntimeError) as error:
-        print(f"lrnets {args.verb}: {error}", file=sys.stderr)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        untold = getattr(error, "name", None) == "lrnets_runtime" and "pip install" not in str(error)
+        print(f"lrnets {args.verb}: {error}{'; pip install lrnets-runtime' if untold else ''}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; `lrnets train ... --resume` goes on from the last finished epoch", file=sys.stderr)
+        hint = RESUME_HINTS.get(args.verb, "")
+        print(f"\ninterrupted{hint}", file=sys.stderr)
         return 130
     return 0
 
@@ -59,19 +66,61 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
     evaluate.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     export = verb(
-        "export", _export, "Write the chosen network of a run as a packed file, ONNX or C.",
+        "export", _export, "Write the chosen network of a run, or a packed file's, as a packed file, ONNX or C.",
         "lrnets export runs/mnist-ternary-quick/0 --to c --activations int8",
     )  # fmt: skip
-    export.add_argument("folder", type=Path, metavar="RUN", help="a run's folder")
+    export.add_argument("source", type=Path, metavar="RUN|FILE", help="a run's folder, or a packed .safetensors file")
     export.add_argument("--to", choices=["packed", "onnx", "c"], default="packed", help="default: packed")
     export.add_argument(
-        "--out", type=Path, help="file to write (default: in RUN, network.packed.safetensors, .onnx, .c)"
+        "--out", type=Path, help="file to write (default: in RUN, network.packed.safetensors, .onnx, .c; beside FILE)"
     )
     export.add_argument(
-        "--activations", choices=["float32", "int8"], default="float32",
-        help="what layers hand on; int8 is calibrated on training data, and its loss is told",
+        "--activations", choices=["float32", "int8"],
+        help="what layers hand on (default: float32, or FILE's own); int8 is calibrated on training data of RUN",
     )  # fmt: skip
     export.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    run = verb(
+        "run", _run, "Name the classes of images with a packed file; torch is not needed.",
+        "lrnets run runs/mnist-ternary-quick/0/network.packed.safetensors digit.png more-digits/ --top 3",
+    )  # fmt: skip
+    run.add_argument(
+        "model", type=Path, metavar="MODEL.safetensors", help="a packed file, as `lrnets export` writes it"
+    )
+    run.add_argument(
+        "images", type=Path, nargs="+", metavar="IMAGE",
+        help="PNG or JPEG (with Pillow), .npy of raw bytes or of prepared floats, folders of these",
+    )  # fmt: skip
+    run.add_argument("--top", type=int, default=3, metavar="K", help="classes of each image (default: 3)")
+    run.add_argument("--threads", type=int, help="default: as many as there are cores")
+    run.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    bench = verb(
+        "bench", _bench, "Time a packed file with every set of kernels that this CPU has.",
+        "lrnets bench network.packed.safetensors --threads 1 2 --batches 1 32 --against onnxruntime",
+    )  # fmt: skip
+    bench.add_argument("model", type=Path, metavar="FILE", help="a packed file")
+    bench.add_argument("--threads", type=int, nargs="+", default=[], help="default: 1, and as many as there are cores")
+    bench.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="images at a time (default: 1 32)")
+    bench.add_argument(
+        "--kernels", nargs="+", default=[], help="default: all this CPU has; `reference` is plain NumPy, and slow"
+    )
+    bench.add_argument("--against", nargs="+", default=[], choices=["onnxruntime"], help="time this as well, in turn")
+    bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    table = verb(
+        "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
+        "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
+    )  # fmt: skip
+    table.add_argument("comparison", help="mnist, or a YAML file like lrnets/comparison/mnist.yaml")
+    table.add_argument("--methods", nargs="+", default=[], metavar="NAME", help="rows, or methods (default: all)")
+    table.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default: 3)")
+    table.add_argument("--budget", default="quick", help="quick or paper (default: quick)")
+    table.add_argument("--out", type=Path, default=Path("runs/table"), help="where runs are (default: runs/table)")
+    table.add_argument("--workers", type=int, default=2, help="runs at a time, which share the cores (default: 2)")
+    table.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    table.add_argument("--no-train", action="store_true", help="show what is finished, train nothing")
+    table.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    table.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
+    table.add_argument("--plot", type=Path, metavar="FILE", help="draw bars: .png, .svg or .pdf")
+    table.add_argument("--compare", nargs=2, default=[], metavar=("A", "B"), help="two rows, seed by seed")
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
     data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
     data.add_argument("name", choices=["mnist", "cifar10"])
@@ -137,12 +186,64 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
+    print(_export_file(args) if args.source.is_file() else _export_run(args))
+
+
+def _export_run(args: argparse.Namespace) -> Any:
     from lrnets.training.packing import FILES, export_run
     from lrnets.training.run_folder import RunFolder
 
-    out = args.out or args.folder / FILES[args.to]
-    exported = export_run(RunFolder(args.folder), out, to=args.to, activations=args.activations, data_dir=args.data_dir)
-    print(exported)
+    settings = {"to": args.to, "activations": args.activations or "float32", "data_dir": args.data_dir}
+    return export_run(RunFolder(args.source), args.out or args.source / FILES[args.to], **settings)
+
+
+def _export_file(args: argparse.Namespace) -> Any:
+    from lrnets.export import export_packed
+
+    if args.out is None and args.to == "packed":
+        raise ValueError(f"{args.source} is packed already; name the new file with --out, or another kind with --to")
+    out = args.out or args.source.with_suffix({"onnx": ".onnx", "c": ".c"}[args.to])
+    return export_packed(args.source, out, to=args.to, activations=args.activations)
+
+
+def _run(args: argparse.Namespace) -> None:
+    import json
+
+    from lrnets_runtime import load
+
+    from lrnets.predict import predict, predictions_table
+
+    predictions = list(predict(load(args.model, threads=args.threads), args.images, top=args.top))
+    if args.json:
+        print(json.dumps([prediction.to_json() for prediction in predictions], indent=1))
+    else:
+        print(predictions_table(predictions))
+
+
+def _bench(args: argparse.Namespace) -> None:
+    import json
+
+    from lrnets.bench import bench, timings_table
+
+    timings = bench(
+        args.model, kernels=args.kernels, threads=args.threads, batches=args.batches, against=args.against
+    )  # fmt: skip
+    print(json.dumps([timing.to_json() for timing in timings], indent=1) if args.json else timings_table(timings))
+
+
+def _table(args: argparse.Namespace) -> None:
+    from lrnets.comparison.command import Outputs, make_table
+
+    outputs = Outputs(args.json, args.markdown, args.plot)
+    table = make_table(
+        args.comparison, methods=args.methods, seeds=args.seeds, budget=args.budget, out=args.out, workers=args.workers,
+        data_dir=args.data_dir, outputs=outputs, compare=args.compare, train=not args.no_train,
+    )  # fmt: skip
+    print(table.text())
+    for path in outputs.write(table):
+        print(f"written: {path}")
+    if table.absent and not args.no_train:
+        raise RuntimeError(f"{len(table.absent)} runs are not in the table; the reasons stand below it")
 
 
 def _recipes(args: argparse.Namespace) -> None:

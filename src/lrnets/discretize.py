@@ -14,7 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lrnets.convert import HOOKS
 from lrnets.errors import describe
-from lrnets.layers import lr_layers
+from lrnets.layers import LRLayer
+from lrnets.methods.twin import choose, is_random, tied_key, twins
 from lrnets.modes import evaluating
 
 
@@ -25,26 +26,26 @@ def discretize(
     """A new, ordinary network in eval mode whose weights are drawn ("sample") or the most probable ones ("mode").
 
     Its layers are torch's own; each discrete weight is a level of its value set times the layer's scale, and frozen.
-    Everything else is a copy, so the network holds nothing of the stochastic one, which is left as it was. Batch norm
-    statistics were gathered under noise: re-estimate them with `update_bn` before judging the network.
+    (With binary activations, layers derived from torch's that take the sign of their input.) Everything else is a copy,
+    so the network holds nothing of the stochastic one, which is left as it was. Batch norm statistics were gathered
+    under noise: re-estimate them with `update_bn` before judging the network. A method without randomness has but one
+    network, whatever the mode: `lrnets.methods.twin.is_random` tells.
     """
     if mode not in ("sample", "mode"):
         raise ValueError(f"mode must be 'sample' or 'mode', got {describe(mode)}")
-    # The copy finds each stochastic layer already "copied": as a plain layer. Logits are never duplicated.
+    # The copy finds each layer in training already "copied": as a plain layer. Logits are never duplicated.
     memo: dict[int, Any] = {}
-    levels: dict[int, Tensor] = {}
-    weights: dict[tuple[int, float | None], nn.Parameter] = {}
-    for _, layer in lr_layers(model):
-        key = id(layer.logits)
-        if key not in levels:  # tied weights are one draw
-            logits = layer.weight_logits
-            drawn = layer.values.mode(logits) if mode == "mode" else layer.values.draw(logits, generator=generator)
-            levels[key] = drawn
-        plain = layer.to_plain(levels[key], copy.deepcopy(layer.bias, memo))
-        scale = None if layer.scale is None else float(layer.scale)
+    chosen: dict[tuple[int, ...], Tensor] = {}
+    weights: dict[tuple[tuple[int, ...], float | None], nn.Parameter] = {}
+    for _, layer in twins(model):
+        key = tied_key(layer)
+        if key not in chosen:  # tied weights are one draw
+            chosen[key] = choose(layer, mode, generator)
+        plain = layer.to_plain(chosen[key], copy.deepcopy(layer.bias, memo))
+        scale = float(layer.scale) if isinstance(layer, LRLayer) and layer.scale is not None else None
         plain.weight = weights.setdefault((key, scale), plain.get_parameter("weight"))
         memo[id(layer)] = plain
-    for _, layer in lr_layers(model):
+    for _, layer in twins(model):
         for hooks in HOOKS:
             setattr(memo[id(layer)], hooks, copy.deepcopy(getattr(layer, hooks), memo))
     return copy.deepcopy(model, memo).eval()
@@ -103,13 +104,14 @@ def select_best(
 ) -> Selection:
     """Draw networks and keep the one with the highest score (section 4.4).
 
-    `score(net)` must use VALIDATION data. It may also change the network, so this is the place for `update_bn`.
+    `score(net)` must use VALIDATION data. It may also change the network, so this is the place for `update_bn`. Of a
+    method without randomness all draws would be the same: there is one, and one score.
     """
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws must be a whole number of at least 1, got {describe(draws)}")
     best: nn.Module | None = None
     scores: list[float] = []
-    for draw in range(draws):
+    for draw in range(draws if is_random(model) else 1):
         net = discretize(model, generator=generator)
         with torch.no_grad():
             value = float(score(net))

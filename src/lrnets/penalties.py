@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lrnets.layers import lr_layers
+from lrnets.methods.twin import AnyTwin, Twin, carrying_parameters, twins
 
 
 def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0.0) -> Tensor:
@@ -43,16 +44,28 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for a torch optimiser: logits (own learning rate, never decayed), float weights, and the rest.
 
-    Weight decay is for the float weights (two or more dimensions); biases and norms, in the rest, go without.
+    Weight decay is for the float weights (two or more dimensions); biases and norms, in the rest, go without. The float
+    weights behind quantised ones (latents, of straight-through methods) learn at the logits' rate, and are decayed if
+    that is part of the method.
     """
-    logits = {id(layer.logits) for _, layer in lr_layers(model)}
+    carrying = {id(p): layer for _, layer in twins(model) for p in carrying_parameters(layer)}
+    carrying_lr = lr if logit_lr is None else logit_lr
     groups: dict[str, dict[str, Any]] = {
-        "logits": {"params": [], "lr": lr if logit_lr is None else logit_lr, "weight_decay": 0.0},
+        "logits": {"params": [], "lr": carrying_lr, "weight_decay": 0.0},
+        "latents": {"params": [], "lr": carrying_lr, "weight_decay": weight_decay},
         "weights": {"params": [], "lr": lr, "weight_decay": weight_decay},
         "rest": {"params": [], "lr": lr, "weight_decay": 0.0},
     }
     for parameter in model.parameters():
         if parameter.requires_grad:
-            name = "logits" if id(parameter) in logits else "weights" if parameter.dim() >= 2 else "rest"
-            groups[name]["params"].append(parameter)
+            groups[_group(parameter, carrying.get(id(parameter)))]["params"].append(parameter)
     return [{"name": name, **group} for name, group in groups.items() if group["params"]]
+
+
+def _group(parameter: nn.Parameter, layer: AnyTwin | None) -> str:
+    """The group of a parameter; `layer` is the one whose weights it carries, if any."""
+    if layer is None:
+        return "weights" if parameter.dim() >= 2 else "rest"
+    if isinstance(layer, Twin) and layer.decayed():
+        return "latents" if layer.own_rate else "weights"
+    return "logits" if not isinstance(layer, Twin) or layer.own_rate else "rest"

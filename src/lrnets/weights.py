@@ -325,3 +325,13 @@ def levels_of(weight: Tensor, most: int = 16) -> tuple[float, ...] | None:
     if not 2 <= found.numel() <= min(most, flat.numel() // 2) or not torch.isfinite(found).all():
         return None
     return tuple(found.tolist())
+
+
+def signs_by_channel(weight: Tensor) -> ValueSet | None:
+    """BINARY or TERNARY if the weights are that times a scale for each output, else None; weight (out, ...)."""
+    if weight.is_meta or weight.dim() < 2 or weight[0].numel() < 2:
+        return None
+    size = weight.detach().abs().flatten(1)
+    if not torch.isfinite(size).all() or not ((size == 0) | (size == size.amax(1, keepdim=True))).all():
+        return None
+    return BINARY if size.all() else TERNARY

@@ -32,7 +32,7 @@ import lrnets
 from lrnets.export import OnnxReport, UnsupportedError, save_onnx
 from lrnets.export.calibrate import calibrate
 from lrnets.export.fold import fold, quantize_weights
-from lrnets.export.onnx_file import _Writer
+from lrnets.export.onnx_graph import OnnxWriter
 from lrnets.export.trace import Traced, trace
 from lrnets.models import mnist_net
 
@@ -337,7 +337,7 @@ def test_every_byte_is_within_a_step(name: str) -> None:
     graph, tensors = on_bytes(net, x, random(16, *x.shape[1:], seed=1))
     assert graph.quantization is not None
     shapes, entries = infer_shapes(graph), graph.quantization
-    model = _Writer(onnx, graph, tensors, "int8", 0).model()
+    model = OnnxWriter(onnx, graph, tensors, "int8", 0).model()
     for node in graph.nodes:
         if node.output != graph.output:
             model.graph.output.append(onnx.helper.make_tensor_value_info(node.output, onnx.TensorProto.FLOAT, None))
@@ -442,17 +442,17 @@ def test_nothing_is_left_behind_when_it_fails(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(RuntimeError, match=r"exported graph's output \[4, 3\] is 0\.01 off .*nothing was written"):
             save_onnx(net, x, path)
     with monkeypatch.context() as patched:
-        constant = _Writer.constant
+        constant = OnnxWriter.constant
 
-        def damaged(self: _Writer, array: Any, role: str) -> str:
+        def damaged(self: OnnxWriter, array: Any, role: str) -> str:
             return constant(self, 1.5 * array if role == "scale" else array, role)
 
-        patched.setattr(_Writer, "constant", damaged)
+        patched.setattr(OnnxWriter, "constant", damaged)
         for options in ({}, {"activations": "int8", "calibration": x}):
             with pytest.raises(RuntimeError, match=r"onnxruntime .*'s output .* off .*nothing was written"):
                 save_onnx(net, x, path, **options)
     with monkeypatch.context() as patched:
-        patched.setattr("lrnets.export.onnx_file.BLOCK", 1024)  # which onnxruntime does not take
+        patched.setattr("lrnets.export.onnx_graph.BLOCK", 1024)  # which onnxruntime does not take
         with pytest.raises(RuntimeError, match=r"onnxruntime .* cannot run the file: .*block.*nothing was written"):
             save_onnx(drawn(nn.Sequential(nn.Linear(8, 4)), keep=[]), random(1, 8), path, weights="2bit")
     assert path.read_bytes() == b"old"

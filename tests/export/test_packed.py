@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from export_networks import Branches, Lambda, PreActivation, ResNet, drawn
-from lrnets_runtime import file, reference
+from lrnets_runtime import PackedFileError, file, reference
 from torch import Tensor, nn
 
 import lrnets
-from lrnets.export import PackedReport, UnsupportedError, save_packed
+from lrnets.export import PackedReport, Preparation, UnsupportedError, save_packed
+from lrnets.export.fold import fold
+from lrnets.export.trace import trace
 from lrnets.models import mnist_net
 
 
@@ -101,6 +103,35 @@ def test_int8_activations(net: nn.Module, tmp_path: Path) -> None:
     assert report.difference == pytest.approx(np.abs(outputs - expected).max(), rel=1e-4)
     floats = save_packed(net, x, tmp_path / "f", activations="int8", calibration=batches, float_weights="float32")
     assert floats.layers[-1].coding == "float32"
+
+
+def test_what_the_file_tells_of_itself(net: nn.Module, tmp_path: Path) -> None:
+    x, told = random(1, 1, 28, 28), {"preparation": Preparation("each"), "classes": list("abcdefghij")}
+    plain, described = save_packed(net, x, tmp_path / "plain"), save_packed(net, x, tmp_path / "net", **told)
+    graph, _ = file.read(tmp_path / "net")
+    assert (graph.preparation, graph.classes) == (Preparation("each"), tuple("abcdefghij"))
+    assert described.header_bytes > plain.header_bytes
+    check_sizes(described)
+    with pytest.raises(PackedFileError, match=r"classes: 2 names for an output of shape \[10\]"):
+        save_packed(net, x, tmp_path / "new", classes=["a", "b"])
+    with pytest.raises(PackedFileError, match="preparation: mean: has 3 entries; must be a list of 1"):
+        save_packed(net, x, tmp_path / "new", preparation=Preparation("fixed", (0.1, 0.2, 0.3)))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("values", "most"), [("binary", 1.02), ("ternary", 1.65)])
+@pytest.mark.parametrize(("inside", "outside"), [(8192, 1024), (4096, 4096)])
+def test_bits_of_a_discrete_weight_with_all_that_is_in_the_file(
+    inside: int, outside: int, values: str, most: float, tmp_path: Path
+) -> None:
+    """The linear layers of benchmarks/runtime.py: header, scales and biases included."""
+    levels = torch.tensor([-0.1, 0.1] if values == "binary" else [-0.1, 0.0, 0.1])
+    layer = nn.Linear(inside, outside)
+    chosen = torch.randint(len(levels), (outside, inside), generator=torch.Generator().manual_seed(0))
+    layer.weight.data = levels[chosen]
+    graph, tensors = fold(trace(nn.Sequential(layer), random(1, inside)))
+    file.write(tmp_path / "net", graph, tensors)
+    assert 8 * (tmp_path / "net").stat().st_size / (inside * outside) <= most
 
 
 def test_the_network_and_the_example_are_left_alone(net: nn.Module, tmp_path: Path) -> None:

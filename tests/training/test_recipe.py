@@ -54,6 +54,12 @@ def test_settings_and_own_files(tmp_path):
         ("discrete_stage.p_min=0.99", ["0 < p_min < p_max < 1"]),
         ("discrete_stage=null", ["needs a discrete_stage"]),
         ("weights=float", ["has no discrete_stage"]),
+        ("method=binaryconect", ["unknown method 'binaryconect'", "binaryconnect"]),
+        ("method=bwn", ["method bwn has no ternary weights, only binary", "twn"]),
+        ("method=float", ["method float has no ternary weights"]),
+        ("method=twn", ["discrete_stage.sharpen is for methods with logits (lr, gumbel", "leave it out for twn"]),
+        ("method_options.colour=red", ["method_options", "method lr has no option 'colour'", "p_min=0.05"]),
+        ("method_options.scale=true", ["write discrete_stage.scale"]),
         ("batch_size=0", ["batch_size must be at least 1, got 0"]),
         ("seed=-1", ["seed must be from 0"]),
         ("seed.x=1", ["seed"]),
@@ -73,6 +79,24 @@ def test_unknown_recipes_and_files_that_are_none_are_refused(tmp_path):
         (tmp_path / "bad.yaml").write_text(content)
         with pytest.raises(ValueError, match=words):
             load_recipe(tmp_path / "bad.yaml")
+
+
+def test_a_recipe_names_its_method_and_options():
+    assert load_recipe("mnist-ternary-quick").method == "lr"
+    assert load_recipe("mnist-float-quick").method == "float"
+    plain = ["discrete_stage.sharpen=null", "discrete_stage.probability_decay=0"]
+    recipe = load_recipe("mnist-ternary-quick", [*plain, "method=twn", "method_options.per=filter"])
+    assert (recipe.method, recipe.method_options) == ("twn", {"per": "filter"})
+    assert recipe_from(yaml.safe_load(recipe.to_yaml())) == recipe
+    gaussian = load_recipe("mnist-ternary-quick", [*plain, "weights=float", "method=gaussian"])
+    assert gaussian.discrete_stage is not None
+    with pytest.raises(ValueError, match="by method: gaussian needs a discrete_stage"):
+        load_recipe("mnist-float-quick", ["method=gaussian"])
+
+
+def test_sharpening_can_grow_by_the_same_ratio_in_each_step():
+    sharpen = Sharpen(start=0.5, factor=100, shape="exponential")
+    assert [sharpen.at(p) for p in (0, 0.5, 0.75, 1)] == pytest.approx([1, 1, 10, 100])
 
 
 def test_sharpening_grows_linearly_from_its_start():

@@ -24,7 +24,7 @@ from lrnets_runtime.packing import check_packed
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
 
-FORMAT, VERSION = "lrnets-packed", 1
+FORMAT, VERSION = "lrnets-packed", 2
 LARGEST_FILE = 2**32
 LONGEST_GRAPH = 2**24  # characters of JSON; 10,000 nodes take a quarter of it
 
@@ -47,25 +47,21 @@ def write(path: str | os.PathLike[str], graph: Graph, tensors: Mapping[str, NDAr
 
     Tensors are weights as they are packed, scales and biases. Equal networks give equal bytes.
     """
-    graph = graph_from_json(graph.to_json())
-    tensors = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    uses = list(_uses(graph))
-    _check_presence(uses, tensors.keys())
-    for use in uses:
-        _check_spec(use, tensors[use.tensor].dtype.name, tensors[use.tensor].shape)
-        _check_contents(use, tensors[use.tensor])
-    text = json.dumps(graph.to_json(), separators=(",", ":"), allow_nan=False)
-    _check_graph_length(text)
-
+    parts = _parts(graph, tensors)
     target = Path(path)
     temporary = target.with_name(f".{secrets.token_hex(8)}.lrnets-part")
     try:
         with open(temporary, "xb") as file:
-            for part in _safetensors(tensors, {"format": FORMAT, "version": str(VERSION), "graph": text}):
+            for part in parts:
                 file.write(part)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def size(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> int:
+    """Bytes of the file that `write` would write."""
+    return sum(len(part) for part in _parts(graph, tensors))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Graph, Tensors]:
@@ -84,6 +80,20 @@ def read(path: str | os.PathLike[str]) -> tuple[Graph, Tensors]:
         return _read(path)
     except PackedFileError as error:
         raise PackedFileError(f"{path}: {error}") from error.__cause__
+
+
+def _parts(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+    """The file in parts, once all is checked as a reader would."""
+    graph = graph_from_json(graph.to_json())
+    tensors = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    uses = list(_uses(graph))
+    _check_presence(uses, tensors.keys())
+    for use in uses:
+        _check_spec(use, tensors[use.tensor].dtype.name, tensors[use.tensor].shape)
+        _check_contents(use, tensors[use.tensor])
+    text = json.dumps(graph.to_json(), separators=(",", ":"), allow_nan=False)
+    _check_graph_length(text)
+    return _safetensors(tensors, {"format": FORMAT, "version": str(VERSION), "graph": text})
 
 
 def _read(path: Path) -> tuple[Graph, Tensors]:

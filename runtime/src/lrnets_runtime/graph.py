@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -66,8 +66,8 @@ class Conv2d(Step):
 
     op: ClassVar[str] = "conv2d"
     weight: Weight  # (out, in / groups, height, width)
-    scale: str | None  # tensor name; None counts as 1
-    bias: str | None  # tensor name; None counts as 0
+    scale: str | None = None  # tensor name; None counts as 1
+    bias: str | None = None  # tensor name; None counts as 0
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)  # rows above and below, columns left and right; zeros
     dilation: tuple[int, int] = (1, 1)
@@ -81,8 +81,8 @@ class Linear(Step):
 
     op: ClassVar[str] = "linear"
     weight: Weight  # (out, in)
-    scale: str | None
-    bias: str | None
+    scale: str | None = None
+    bias: str | None = None
     activation: Activation = Activation()
 
 
@@ -113,8 +113,8 @@ class Affine(Step):
     """y = activation(scale * x + bias), a number for each channel (dimension 1): batch norm nothing could take in."""
 
     op: ClassVar[str] = "affine"
-    scale: str | None
-    bias: str | None
+    scale: str | None = None
+    bias: str | None = None
     activation: Activation = Activation()
 
 
@@ -165,30 +165,84 @@ KINDS: dict[str, type] = {kind.op: kind for kind in Node.__args__}
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """How an image of bytes (channels, height, width) becomes the network's input; see images.py.
+
+    fixed: (byte / 255 - mean) / deviation, with a number for each channel; None counts as 0 or 1. each: byte / 255,
+    minus the image's own mean, over its own deviation.
+    """
+
+    kind: Literal["fixed", "each"]
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which each finds its inputs made; `quantization` has int8's step for each value, or None."""
+    """Nodes in an order in which each finds its inputs made; `quantization` has int8's step for each value, or None.
+
+    `preparation` and `classes`, the names of the outputs, are for people who have images and no data set; no arithmetic
+    depends on them.
+    """
 
     input: str
     input_shape: Shape
     output: str
     nodes: tuple[Node, ...]
     quantization: Mapping[str, tuple[float, int]] | None = None  # value -> (step, zero point), q = x / step + zero
+    preparation: Preparation | None = None
+    classes: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists and dictionaries; defaults are written out. reading.graph_from_json is the way back."""
-        nodes = [{"op": node.op, **_plain(dataclasses.asdict(node))} for node in self.nodes]
+        """Plain lists and dictionaries, without what a reader fills in; reading.graph_from_json is the way back."""
+        nodes, before = [], self.input
+        for node in self.nodes:
+            nodes.append(_node_to_json(node, before))
+            before = node.output
+        implied = graph_defaults(before)
         return {
-            "input": self.input, "input_shape": list(self.input_shape), "output": self.output, "nodes": nodes,
-            "quantization": _plain(self.quantization),
-        }  # fmt: skip
+            field.name: nodes if field.name == "nodes" else _plain(value)
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != implied.get(field.name, _NEVER)
+        }
+
+
+_NEVER = object()  # equals no field
+
+
+def graph_defaults(last: str = "input") -> dict[str, Any]:
+    """What fields of a graph are where a file leaves them out; `last` is the value made last."""
+    return {"input": "input", "output": last, "quantization": None, "preparation": None, "classes": None}
+
+
+def node_defaults(kind: type, name: str, before: str) -> dict[str, Any]:
+    """The same for a node that follows the one which made `before`; a pool's stride is its kernel besides."""
+    own = {field.name: field.default for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
+    return {**own, "inputs": (before,), "output": name}
+
+
+def weight_tensor(name: str) -> str:
+    """The tensor of a node's weight where a file does not say."""
+    return f"{name}.weight"
+
+
+def _node_to_json(node: Node, before: str) -> dict[str, Any]:
+    implied = node_defaults(type(node), node.name, before)
+    if isinstance(node, Pool2d):
+        implied["stride"] = node.kernel
+    raw: dict[str, Any] = {"op": node.op}
+    for field in dataclasses.fields(node):
+        if (value := getattr(node, field.name)) != implied.get(field.name, _NEVER):
+            raw[field.name] = _plain(value)
+    if isinstance(node, (Conv2d, Linear)) and node.weight.tensor == weight_tensor(node.name):
+        del raw["weight"]["tensor"]
+    return raw
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and tuples, however deep, as JSON's dictionaries and lists."""
+    """Tuples, mappings and data classes, however deep, as JSON has them; fields of None are left out."""
+    if isinstance(value, (Weight, Activation, Preparation)):
+        return {key: _plain(entry) for key, entry in vars(value).items() if entry is not None}
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
-def weights_of(nodes: Sequence[Node]) -> list[Weight]:
-    return [node.weight for node in nodes if isinstance(node, (Conv2d, Linear))]

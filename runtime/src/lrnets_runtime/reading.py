@@ -1,19 +1,33 @@
-"""Untrusted JSON data into a Graph, strictly: exact keys, exact types, every number within its limits.
+"""Untrusted JSON data into a Graph, strictly: no field but those known, exact types, every number within its limits.
 
-Shapes are not looked at here (see shapes.py), nor are tensors (see file.py).
+A field that is left out has its default (docs/packed-format.md, "Graph"). Shapes of values are not looked at here (see
+shapes.py), nor are tensors (see file.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
+from lrnets_runtime.checks import (
+    MOST_DIMENSIONS,
+    choice,
+    fields,
+    known,
+    name,
+    number,
+    optional,
+    pair,
+    sequence,
+    shape,
+    truth,
+    whole,
+)
 from lrnets_runtime.errors import refuse, shown
 from lrnets_runtime.graph import (
     CODINGS,
     KINDS,
-    LARGEST,
     MOST_NODES,
     Activation,
     AdaptivePool2d,
@@ -22,66 +36,84 @@ from lrnets_runtime.graph import (
     Linear,
     Node,
     Pool2d,
+    Preparation,
     Reshape,
     Shape,
     Weight,
+    graph_defaults,
+    node_defaults,
+    weight_tensor,
 )
 
-LONGEST_NAME = 200
-MOST_DIMENSIONS = 8  # of a value, without the batch
-LARGEST_FLOAT = float.fromhex("0x1.fffffep+127")  # float32's
 SMALLEST_STEP, LARGEST_STEP = 2.0**-126, 2.0**126  # steps whose float32 reciprocal is neither infinite nor subnormal
 LARGEST_SUM = 2**31 - 1  # of int32, in which quantised values are summed
 LARGEST_MAGNITUDE = {"binary": 1, "ternary": 1, "int8": 128}  # of a weight that is summed in int32
-
-T = TypeVar("T")
+MOST_CLASSES = 2**20
 
 
 def graph_from_json(raw: object) -> Graph:
     """The graph that `Graph.to_json` wrote; PackedFileError names node, field, value and limit of what is wrong."""
-    fields = _object(raw, [field.name for field in dataclasses.fields(Graph)], "graph")
-    graph_input = _name(fields["input"], "graph: input")
-    nodes = _sequence(fields["nodes"], "graph: nodes", most=MOST_NODES)
-    made = {graph_input}
+    stated = fields(raw, "graph", ["input_shape", "nodes"], graph_defaults())
+    graph_input = name(stated.get("input", graph_defaults()["input"]), "graph: input")
+    nodes = sequence(stated["nodes"], "graph: nodes", most=MOST_NODES)
+    made = {graph_input: None}  # values, in the order in which they are made
     read = tuple(_node(node, place, made) for place, node in enumerate(nodes))  # fills `made`
+    given = graph_defaults(_last(made)) | dict(stated)
+    input_shape = shape(given["input_shape"], "graph: input_shape")
     graph = Graph(
         input=graph_input,
-        input_shape=_shape(fields["input_shape"], "graph: input_shape"),
+        input_shape=input_shape,
         nodes=read,
-        output=_known(fields["output"], made, "graph: output"),
-        quantization=_quantization(fields["quantization"], made),
+        output=known(given["output"], made, "graph: output"),
+        quantization=_quantization(given["quantization"], made),
+        preparation=_preparation(given["preparation"], input_shape),
+        classes=_classes(given["classes"]),
     )
     for node in graph.nodes:
         _check_quantized(node, graph.quantization or {})
     return graph
 
 
-def _node(raw: object, place: int, made: set[str]) -> Node:
+def _node(raw: object, place: int, made: dict[str, None]) -> Node:
     """One node; its output joins the values that are `made`."""
     where = f"node {place}"
     if not isinstance(raw, Mapping):
         raise refuse(where, f"is {shown(raw)}; must be an object")
-    op = _choice(raw.get("op"), KINDS, f"{where}: op")
-    kind = KINDS[op]
-    names = [field.name for field in dataclasses.fields(kind)]
-    fields = _object(raw, ["op", *names], where)
-    where = f"node {place} {_name(fields['name'], f'{where}: name')!r}"
-    read = {name: _FIELDS[name](fields[name], f"{where}: {name}") for name in names}
+    op = choice(raw.get("op"), KINDS, f"{where}: op")
+    own = name(raw.get("name"), f"{where}: name")
+    where = f"node {place} {own!r}"
+    implied = node_defaults(KINDS[op], own, before=_last(made))
+    expected = [field.name for field in dataclasses.fields(KINDS[op])]
+    given = fields(_filled(raw, op, own), where, ["op", *(key for key in expected if key not in implied)], implied)
+    read = implied | {key: _FIELDS[key](given[key], f"{where}: {key}") for key in expected if key in given}
 
     fewest, most = {"add": (2, 2), "concat": (1, MOST_NODES)}.get(op, (1, 1))
     if not fewest <= len(read["inputs"]) <= most:
         needs = fewest if fewest == most else f"{fewest} to {most}"
         raise refuse(f"{where}: inputs", f"{len(read['inputs'])} given; {op} takes {needs}")
     for value in read["inputs"]:
-        _known(value, made, f"{where}: inputs")
+        known(value, made, f"{where}: inputs")
     if read["output"] in made:
         raise refuse(f"{where}: output", f"{shown(read['output'])} is made already; every value is made once")
     if "weight" in read and len(read["weight"].shape) != (dimensions := {"conv2d": 4, "linear": 2}[op]):
-        shape = list(read["weight"].shape)
-        raise refuse(f"{where}: weight", f"has {len(shape)} dimensions {shape}; {op} takes {dimensions}")
-    made.add(read["output"])
-    node: Node = kind(**read)
+        sizes = list(read["weight"].shape)
+        raise refuse(f"{where}: weight", f"has {len(sizes)} dimensions {sizes}; {op} takes {dimensions}")
+    made[read["output"]] = None
+    node: Node = KINDS[op](**read)
     return node
+
+
+def _filled(raw: Mapping[str, Any], op: str, own: str) -> Mapping[str, Any]:
+    """The node with the defaults that depend on its other fields: a pool's stride, the name of a weight's tensor."""
+    if op == "pool2d" and "kernel" in raw:
+        return {"stride": raw["kernel"], **raw}
+    if isinstance(raw.get("weight"), Mapping):
+        return {**raw, "weight": {"tensor": weight_tensor(own), **raw["weight"]}}
+    return raw
+
+
+def _last(made: dict[str, None]) -> str:
+    return next(reversed(made))
 
 
 def _check_quantized(node: Node, entries: Mapping[str, tuple[float, int]]) -> None:
@@ -112,141 +144,94 @@ def _quantization(raw: object, made: Collection[str]) -> dict[str, tuple[float, 
     if not isinstance(raw, Mapping):
         raise refuse("graph: quantization", f"is {shown(raw)}; must be an object or null")
     entries = {}
-    for name, entry in raw.items():
-        where = f"graph: quantization of {shown(name)}"
-        _known(name, made, where)
-        step, zero = _sequence(entry, where, fewest=2, most=2)
-        step = _number(step, f"{where}: step")
-        if not SMALLEST_STEP <= step <= LARGEST_STEP:
-            raise refuse(f"{where}: step", f"is {step!r}; must be within {SMALLEST_STEP:g} and {LARGEST_STEP:g}")
-        entries[str(name)] = (step, _whole(zero, f"{where}: zero point", most=255))
+    for value, entry in raw.items():
+        where = f"graph: quantization of {shown(value)}"
+        known(value, made, where)
+        step, zero = sequence(entry, where, fewest=2, most=2)
+        step = number(step, f"{where}: step")
+        _check_step(step, f"{where}: step")
+        entries[str(value)] = (step, whole(zero, f"{where}: zero point", most=255))
     return entries
 
 
 def _weight(raw: object, where: str) -> Weight:
-    fields = _object(raw, ["tensor", "coding", "shape"], where)
+    given = fields(raw, where, ["tensor", "coding", "shape"])
     return Weight(
-        tensor=_name(fields["tensor"], f"{where}: tensor"),
-        coding=_choice(fields["coding"], CODINGS, f"{where}: coding"),  # type: ignore[arg-type]
-        shape=_shape(fields["shape"], f"{where}: shape"),
+        tensor=name(given["tensor"], f"{where}: tensor"),
+        coding=choice(given["coding"], CODINGS, f"{where}: coding"),  # type: ignore[arg-type]
+        shape=shape(given["shape"], f"{where}: shape"),
     )
 
 
 def _activation(raw: object, where: str) -> Activation:
     """none takes no numbers, clamp at least one bound, leaky a slope."""
-    fields = _object(raw, ["kind", "low", "high", "slope"], where)
-    kind = _choice(fields["kind"], ("none", "clamp", "leaky"), f"{where}: kind")
+    given = fields(raw, where, ["kind"], ["low", "high", "slope"])
+    kind = choice(given["kind"], ("none", "clamp", "leaky"), f"{where}: kind")
     takes = {"none": (), "clamp": ("low", "high"), "leaky": ("slope",)}[kind]
     numbers: dict[str, float | None] = {}
-    for name in ("low", "high", "slope"):
-        numbers[name] = None if fields[name] is None else _number(fields[name], f"{where}: {name}")
-        if numbers[name] is not None and name not in takes:
-            raise refuse(f"{where}: {name}", f"is {numbers[name]!r}; {kind} takes none, write null")
+    for key in ("low", "high", "slope"):
+        numbers[key] = optional(number)(given.get(key), f"{where}: {key}")
+        if numbers[key] is not None and key not in takes:
+            raise refuse(f"{where}: {key}", f"is {numbers[key]!r}; {kind} takes none, leave it out")
     low, high = numbers["low"], numbers["high"]
-    if takes and all(numbers[name] is None for name in takes):
+    if takes and all(numbers[key] is None for key in takes):
         raise refuse(where, f"{kind} without {' or '.join(takes)}; give a number")
     if low is not None and high is not None and low > high:
         raise refuse(f"{where}: low", f"is {low!r}, above high, which is {high!r}; swap them")
     return Activation(kind=kind, low=low, high=high, slope=numbers["slope"])  # type: ignore[arg-type]
 
 
-def _object(raw: object, keys: Collection[str], where: str) -> Mapping[str, Any]:
-    """A JSON object with exactly these keys."""
-    if not isinstance(raw, Mapping):
-        raise refuse(where, f"is {shown(raw)}; must be an object with {', '.join(keys)}")
-    for key in keys:
-        if key not in raw:
-            raise refuse(f"{where}: {key}", f"is missing; must have {', '.join(keys)}")
-    for key in raw:
-        if key not in keys:
-            raise refuse(where, f"unknown field {shown(key)}; may have only {', '.join(keys)}")
-    return raw
+def _preparation(raw: object, input_shape: Shape) -> Preparation | None:
+    """fixed may have a mean and a deviation for each channel, each has neither."""
+    where = "graph: preparation"
+    if raw is None:
+        return None
+    given = fields(raw, where, ["kind"], ["mean", "deviation"])
+    kind = choice(given["kind"], ("fixed", "each"), f"{where}: kind")
+    if len(input_shape) != 3:
+        raise refuse(where, f"is for images, channels x height x width; input_shape is {list(input_shape)}")
+    numbers: dict[str, tuple[float, ...]] = {}
+    for key in ("mean", "deviation"):
+        if given.get(key) is not None:
+            if kind == "each":
+                raise refuse(f"{where}: {key}", f"is {shown(given[key])}; each takes none, leave it out")
+            channels = sequence(given[key], f"{where}: {key}", fewest=input_shape[0], most=input_shape[0])
+            numbers[key] = tuple(number(channel, f"{where}: {key}") for channel in channels)
+    for deviation in numbers.get("deviation", ()):
+        _check_step(deviation, f"{where}: deviation")
+    return Preparation(kind, **numbers)  # type: ignore[arg-type]
 
 
-def _sequence(raw: object, where: str, *, fewest: int = 0, most: int) -> list[Any]:
-    if not isinstance(raw, list) or not fewest <= len(raw) <= most:
-        found = f"has {len(raw)} entries" if isinstance(raw, list) else f"is {shown(raw)}"
-        raise refuse(where, f"{found}; must be a list of {fewest if fewest == most else f'{fewest} to {most}'}")
-    return raw
+def _classes(raw: object) -> tuple[str, ...] | None:
+    """Names of the outputs; shapes.py compares their number with the output's shape."""
+    where = "graph: classes"
+    if raw is None:
+        return None
+    return tuple(name(entry, where) for entry in sequence(raw, where, fewest=1, most=MOST_CLASSES))
 
 
-def _whole(raw: object, where: str, *, least: int = 0, most: int = LARGEST) -> int:
-    if type(raw) is not int or not least <= raw <= most:  # a bool is an int to isinstance
-        raise refuse(where, f"is {shown(raw)}; must be a whole number of {least} to {most}")
-    return raw
-
-
-def _number(raw: object, where: str) -> float:
-    """A finite number that float32 can hold, near enough; JSON writers may leave the point out of 1.0."""
-    if not isinstance(raw, (int, float)) or isinstance(raw, bool) or not -LARGEST_FLOAT <= raw <= LARGEST_FLOAT:
-        raise refuse(where, f"is {shown(raw)}; must be a number of at most {LARGEST_FLOAT:g} either side of 0")
-    return float(raw)
-
-
-def _truth(raw: object, where: str) -> bool:
-    if not isinstance(raw, bool):
-        raise refuse(where, f"is {shown(raw)}; must be true or false")
-    return raw
-
-
-def _choice(raw: object, choices: Collection[str], where: str) -> str:
-    if not isinstance(raw, str) or raw not in choices:
-        raise refuse(where, f"is {shown(raw)}; this version knows {', '.join(choices)}; update lrnets-runtime")
-    return raw
-
-
-def _name(raw: object, where: str) -> str:
-    """A name that can be printed; `__metadata__` is safetensors' own."""
-    if not isinstance(raw, str) or not 0 < len(raw) <= LONGEST_NAME or not raw.isprintable() or raw == "__metadata__":
-        found = f"is {shown(raw)}" + (f" of {len(raw)} characters" if isinstance(raw, str) else "")
-        raise refuse(where, f"{found}; must be a name of 1 to {LONGEST_NAME} printable characters, not __metadata__")
-    return raw
-
-
-def _known(raw: object, made: Collection[str], where: str) -> str:
-    if not isinstance(raw, str) or raw not in made:
-        raise refuse(where, f"{shown(raw)} is not made before; nodes must be in the order of execution")
-    return raw
-
-
-def _shape(raw: object, where: str) -> Shape:
-    """At most MOST_DIMENSIONS sizes from 1 with a product of at most LARGEST."""
-    shape = tuple(_whole(size, where, least=1) for size in _sequence(raw, where, most=MOST_DIMENSIONS))
-    count = 1
-    for size in shape:
-        count *= size
-    if count > LARGEST:
-        raise refuse(where, f"{list(shape)} has {count} elements; at most {LARGEST} are allowed")
-    return shape
-
-
-def _pair(least: int) -> Callable[[object, str], tuple[int, ...]]:
-    return lambda raw, where: tuple(
-        _whole(size, where, least=least) for size in _sequence(raw, where, fewest=2, most=2)
-    )
-
-
-def _optional(read: Callable[[object, str], T]) -> Callable[[object, str], T | None]:
-    return lambda raw, where: None if raw is None else read(raw, where)
+def _check_step(step: float, where: str) -> None:
+    if not SMALLEST_STEP <= step <= LARGEST_STEP:
+        raise refuse(where, f"is {step!r}; must be within {SMALLEST_STEP:g} and {LARGEST_STEP:g}")
 
 
 _FIELDS: dict[str, Callable[[object, str], Any]] = {
-    "name": _name,
-    "inputs": lambda raw, where: tuple(_name(value, where) for value in _sequence(raw, where, most=MOST_NODES)),
-    "output": _name,
+    "name": name,
+    "inputs": lambda raw, where: tuple(name(value, where) for value in sequence(raw, where, most=MOST_NODES)),
+    "output": name,
     "weight": _weight,
-    "scale": _optional(_name),
-    "bias": _optional(_name),
-    "stride": _pair(1),
-    "padding": _pair(0),
-    "dilation": _pair(1),
-    "kernel": _pair(1),
-    "size": _pair(1),
-    "groups": lambda raw, where: _whole(raw, where, least=1),
-    "axis": lambda raw, where: _whole(raw, where, most=MOST_DIMENSIONS - 1),
-    "shape": _shape,
-    "kind": lambda raw, where: _choice(raw, ("max", "average"), where),
-    "ceil_mode": _truth,
-    "count_padding": _truth,
+    "scale": optional(name),
+    "bias": optional(name),
+    "stride": pair(1),
+    "padding": pair(0),
+    "dilation": pair(1),
+    "kernel": pair(1),
+    "size": pair(1),
+    "groups": lambda raw, where: whole(raw, where, least=1),
+    "axis": lambda raw, where: whole(raw, where, most=MOST_DIMENSIONS - 1),
+    "shape": shape,
+    "kind": lambda raw, where: choice(raw, ("max", "average"), where),
+    "ceil_mode": truth,
+    "count_padding": truth,
     "activation": _activation,
 }

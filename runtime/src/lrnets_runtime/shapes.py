@@ -40,6 +40,12 @@ def infer_shapes(graph: Graph) -> dict[str, Shape]:
         if node.inputs[0] in quantized and (window := _largest_average(node, sources[0])) * 255 > LARGEST_SUM:
             raise _misfit(node, f"averages {window} bytes; the sum of at most {LARGEST_SUM // 255} fits int32")
         shapes[node.output] = shape
+    if graph.classes is not None and shapes[graph.output] != (len(graph.classes),):
+        raise refuse(
+            "graph: classes",
+            f"{len(graph.classes)} names for an output of shape {list(shapes[graph.output])}; give one for each number "
+            "of a flat output",
+        )
     return shapes
 
 

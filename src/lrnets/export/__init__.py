@@ -8,9 +8,22 @@ except ModuleNotFoundError as error:
         name="lrnets_runtime",
     ) from error
 
+from lrnets_runtime.graph import Preparation
+
 from lrnets.export.builder import UnsupportedError
 from lrnets.export.c_file import CReport, save_c
+from lrnets.export.from_packed import export_packed
 from lrnets.export.onnx_file import OnnxReport, save_onnx
 from lrnets.export.packed import PackedReport, save_packed
 
-__all__ = ["CReport", "OnnxReport", "PackedReport", "UnsupportedError", "save_c", "save_onnx", "save_packed"]
+__all__ = [
+    "CReport",
+    "OnnxReport",
+    "PackedReport",
+    "Preparation",
+    "UnsupportedError",
+    "export_packed",
+    "save_c",
+    "save_onnx",
+    "save_packed",
+]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lrnets.export.c_code import CSource, c_source
 from lrnets.export.c_text import check_header_name, check_name
-from lrnets.export.packed import Numbers, folder_checked, prepare
+from lrnets.export.packed import Numbers, Prepared, folder_checked, prepare
 from lrnets.tables import table
 
 
@@ -76,17 +76,29 @@ def save_c(
     make public, as in name_run; it is the file's name unless given. The first of `example_input` is the input of the
     self-test, `cc -std=c99 -DNAME_TEST path.c -lm && ./a.out`.
     """
+    target, name = _checked(path, name)
+    return write_c(prepare(net, example_input, activations, calibration, float_weights), target, name=name)
+
+
+def write_c(prepared: Prepared, target: Path, *, name: str | None = None) -> CReport:
+    """The two files for a prepared network; see save_c."""
+    code_path, name = _checked(target, name)
+    header_path = code_path.with_suffix(".h")
+    graph, tensors, x, expected, _ = prepared
+    source = c_source(graph, tensors, name=name, example=x[0], header_name=header_path.name)
+    _write({header_path: source.header, code_path: source.code})
+    off = float(np.abs(reference.run(graph, tensors, x) - expected).max())
+    return CReport(code_path, name, source, prepared.activations, off, float(np.abs(expected).max()))
+
+
+def _checked(path: str | os.PathLike[str], name: str | None) -> tuple[Path, str]:
+    """The path of the .c, and the name that all its public names begin with; refused before anything is computed."""
     target = folder_checked(path)
     base = target.name.removesuffix(".c").removesuffix(".h")
-    code_path, header_path = target.with_name(f"{base}.c"), target.with_name(f"{base}.h")
-    check_header_name(header_path.name)
+    check_header_name(f"{base}.h")
     name = _name_of(base) if name is None else name
     check_name(name)
-    saved, x, expected = prepare(net, example_input, activations, calibration, float_weights)
-    source = c_source(*saved, name=name, example=x[0], header_name=header_path.name)
-    _write({header_path: source.header, code_path: source.code})
-    off = float(np.abs(reference.run(*saved, x) - expected).max())
-    return CReport(code_path, name, source, activations, off, float(np.abs(expected).max()))
+    return target.with_name(f"{base}.c"), name
 
 
 def _write(files: dict[Path, str]) -> None:

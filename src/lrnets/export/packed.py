@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from lrnets_runtime import file, reference
-from lrnets_runtime.graph import Affine, Conv2d, Graph, Linear
+from lrnets_runtime.graph import Affine, Conv2d, Graph, Linear, Preparation
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -19,7 +20,7 @@ from lrnets.errors import describe
 from lrnets.export.calibrate import calibrate
 from lrnets.export.coding import Array, Tensors
 from lrnets.export.fold import fold, quantize_weights
-from lrnets.export.trace import Traced, trace
+from lrnets.export.trace import trace
 from lrnets.modes import evaluating
 from lrnets.tables import table
 
@@ -93,39 +94,55 @@ def save_packed(
     float_weights: Numbers | None = None,
     activations: Numbers = "float32",
     calibration: Any = None,
+    preparation: Preparation | None = None,
+    classes: Sequence[str] | None = None,
 ) -> PackedReport:
     """Write a drawn network to one packed file and report what is in it, byte for byte.
 
     Batch norm and activations are folded into their layers. Discrete weights are stored exactly; layers in float as
     float32, or as int8 with a scale for each output channel (the default with int8 activations). With
     `activations="int8"`, values between layers are held as bytes, in steps found on the batches of `calibration`.
+    `preparation` and `classes` tell `lrnets run` how an image becomes the input, and what the outputs are called.
 
     The graph's float32 result for `example_input` is compared with the network's own, and the file is read back and
     run, before it gets its name: a wrong file is never left behind.
     """
     target = folder_checked(path)
-    saved, x, expected = prepare(net, example_input, activations, calibration, float_weights)
+    prepared = prepare(net, example_input, activations, calibration, float_weights)
+    graph = replace(prepared.graph, preparation=preparation, classes=None if classes is None else tuple(classes))
+    return write_packed(prepared._replace(graph=graph), target)
+
+
+class Prepared(NamedTuple):
+    """A folded graph with its tensors as a file holds them, an example, and the output that it is to have."""
+
+    graph: Graph
+    tensors: Tensors
+    x: Array  # float32
+    expected: Array  # float64
+    precision: float  # of the arithmetic that gave it
+
+    @property
+    def activations(self) -> Numbers:
+        return "int8" if self.graph.quantization else "float32"
+
+
+def write_packed(prepared: Prepared, target: Path) -> PackedReport:
+    """The file, read back and run before it gets its name."""
+    graph, tensors, x, expected, _ = prepared
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
     try:
-        file.write(temporary, *saved)
+        file.write(temporary, graph, tensors)
         outputs = reference.run(*file.read(temporary), x)
-        if not np.array_equal(outputs, reference.run(*saved, x)):
+        if not np.array_equal(outputs, reference.run(graph, tensors, x)):
             raise RuntimeError(f"{target}: the file read back computes something else; nothing was written")
-        layers = _layers(*saved)
+        layers = packed_layers(graph, tensors)
         header = os.path.getsize(temporary) - sum(layer.bytes for layer in layers)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
     off, largest = float(np.abs(outputs - expected).max()), float(np.abs(expected).max())
-    return PackedReport(target, layers, header, activations, off, largest)
-
-
-class Prepared(NamedTuple):
-    """A folded graph with its tensors as a file holds them, the example, and the network's own output for it."""
-
-    traced: Traced
-    x: Array  # float32
-    expected: Array  # float64
+    return PackedReport(target, layers, header, prepared.activations, off, largest)
 
 
 @torch.no_grad()
@@ -138,13 +155,13 @@ def prepare(
     x = example_input.detach().float().cpu().numpy()
     with evaluating(net):
         (expected,) = (y.detach().double().cpu().numpy() for y in pytree.tree_leaves(net(example_input.clone())))
-    _check(reference.run(*exact, x), expected, torch.finfo(example_input.dtype).eps)
+    precision = torch.finfo(example_input.dtype).eps
+    _check(reference.run(*exact, x), expected, precision)
 
-    saved = quantize_weights(exact) if (float_weights or activations) == "int8" else exact
+    graph, tensors = quantize_weights(exact) if (float_weights or activations) == "int8" else exact
     if activations == "int8":
-        steps = calibrate(*saved, calibration)
-        saved = Traced(replace(saved.graph, quantization=steps or None), saved.tensors)
-    return Prepared(saved, x, expected)
+        graph = replace(graph, quantization=calibrate(graph, tensors, calibration) or None)
+    return Prepared(graph, tensors, x, expected, precision)
 
 
 def check_choices(activations: Any, calibration: Any, float_weights: Any) -> None:
@@ -180,7 +197,8 @@ def _check(outputs: Array, expected: Array, precision: float) -> None:
         )
 
 
-def _layers(graph: Graph, tensors: Tensors) -> tuple[PackedLayer, ...]:
+def packed_layers(graph: Graph, tensors: Tensors) -> tuple[PackedLayer, ...]:
+    """What each layer takes in a packed file, in the order of execution."""
     rows, counted = [], set[str]()
     for node in graph.nodes:
         if not isinstance(node, (Conv2d, Linear, Affine)):

@@ -19,6 +19,7 @@ from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize
 from lrnets.errors import describe
+from lrnets.methods.twin import is_random
 from lrnets.summary import Summary, summary
 from lrnets.tables import table
 from lrnets.training.evaluation import error_of, mend_norms, probabilities
@@ -45,8 +46,9 @@ def evaluate_run(
 
     The networks: float, mode, `draws` fresh draws (their mean, deviation, least and greatest), the best of these by
     validation error, the draw stored in the folder, and ensembles of the first k fresh draws. A float run has only the
-    first. Batch norm is re-estimated for all but the float and the stored network, which come with theirs. A run with
-    an own float `model` or own `data` needs them here again; the model given is left as it is.
+    first; one of a method without randomness has float, mode and what is stored, which is mode again. Batch norm is
+    re-estimated for all but the float and the stored network, which come with theirs. A run with an own float `model`
+    or own `data` needs them here again; the model given is left as it is.
     """
     ensembles = _check(draws, ensembles, seed)
     recipe = folder.read_recipe()
@@ -66,9 +68,12 @@ def evaluate_run(
         load_into(net, folder, "stochastic", recipe)
         stored = discretize(net, "mode")
         load_into(stored, folder, "drawn", recipe)
+        if not is_random(net):
+            draws, ensembles = 0, []
         networks |= _discrete(net, stored, judge, draws, ensembles, seed, say)
     result = {
         "recipe": recipe.name,
+        "method": recipe.method,
         "recipe_seed": recipe.seed,
         "commit": environment(recipe.seed)["commit"],
         "seed": seed,
@@ -129,9 +134,11 @@ def _discrete(
     model: nn.Module, stored: nn.Module, judge: _Judge, draws: int, ensembles: Sequence[int], seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
-    """All that is found out about a stochastic network; each drawn network sees the data once."""
-    size = judge.size(model).bytes
+    """All that is found out about a discrete network; each drawn one, if any can be drawn, sees the data once."""
+    size = judge.size(stored).bytes
     networks: dict[str, Any] = {"mode": judge.of(judge.mended(discretize(model, "mode"))) | {"bytes": size}}
+    if not draws:
+        return networks | {"stored": judge.of(stored) | {"bytes": size}}
     found, means = _draw(model, judge, draws, ensembles, seed, say)
     best = min(range(draws), key=lambda i: (found[i]["valid"]["error"], found[i]["valid"]["nll"]))
     networks["draws"] = _spread(found) | {"bytes": size, "each": found}

@@ -1,9 +1,10 @@
-"""One stage of training as a Lightning module: the float network's, or the distributions'."""
+"""One stage of training as a Lightning module: the float network's, or the discrete weights'."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import lightning
@@ -16,6 +17,8 @@ from lrnets.data.shuffle import mix
 from lrnets.diagnostics import entropy, undecided
 from lrnets.discretize import discretize
 from lrnets.layers import lr_layers, set_sharpness
+from lrnets.methods.harness import after_step, anneal, extra_loss
+from lrnets.methods.twin import is_random
 from lrnets.penalties import param_groups, penalty
 from lrnets.training.evaluation import channels_last, error, mend_norms
 from lrnets.training.recipe import DiscreteStage, FloatStage
@@ -69,21 +72,29 @@ class Stage(lightning.LightningModule):
         torch.manual_seed(mix(self.seed, self.stochastic, self.current_epoch, self.global_rank))
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        if isinstance(self.settings, DiscreteStage) and self.settings.sharpen is not None:
-            total = max(1, int(self.trainer.estimated_stepping_batches))
-            set_sharpness(self.model, self.settings.sharpen.at(self.global_step / total))
+        if not isinstance(self.settings, DiscreteStage):
+            return
+        progress = min(1.0, self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
+        anneal(self.model, progress)
+        if self.settings.sharpen is not None:
+            set_sharpness(self.model, self.settings.sharpen.at(progress))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
         loss = F.cross_entropy(self.model(channels_last(x)), y, label_smoothing=self.settings.label_smoothing)
         if isinstance(self.settings, DiscreteStage):
             s = self.settings
+            loss = loss + extra_loss(self.model, loss, len(self.data.train))
             loss = loss + penalty(self.model, probability_decay=s.probability_decay, beta=s.beta)
         if not torch.isfinite(loss):
             raise DivergedError(self._diverged(x, loss))
         self.loss_sum += loss.detach()
         self.log("batch_loss", loss.detach(), prog_bar=True)
         return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.stochastic:
+            after_step(self.model)
 
     def on_train_epoch_end(self) -> None:
         loss = self.trainer.strategy.reduce(self.loss_sum / len(self.batches), reduce_op="mean")
@@ -97,20 +108,22 @@ class Stage(lightning.LightningModule):
             self.tell(figures)
 
     def _validation(self) -> dict[str, float]:
-        """Errors of the float network, or of the most probable one and of a draw, batch norm re-estimated."""
+        """Errors of the float network, or of the discrete one and of a draw, if there are any, batch norm mended."""
         evaluate = self.transforms.evaluation
         if not self.stochastic:
             return {"valid_error": error(self.model, self.data.valid, evaluate)}
         generator = torch.Generator(self.device).manual_seed(mix(self.seed, self.current_epoch) % 2**63)
         figures = {}
-        for name, mode in (("valid_error", "mode"), ("valid_error_draw", "sample")):
+        modes = {"valid_error": "mode"} | ({"valid_error_draw": "sample"} if is_random(self.model) else {})
+        for name, mode in modes.items():
             net = discretize(self.model, mode, generator=generator)  # type: ignore[arg-type]
             mend_norms(net, self.data.train, evaluate, NORM_BATCHES_IN_TRAINING)
             figures[name] = error(net, self.data.valid, evaluate)
         figures |= {f"entropy/{name}": bits for name, bits in entropy(self.model).items()}
         figures |= {f"undecided/{name}": share for name, share in undecided(self.model).items()}
-        sharpness = next(layer.sharpness for _, layer in lr_layers(self.model))
-        return {**figures, "sharpness": 1.0 if sharpness is None else sharpness.item()}
+        for _, layer in islice(lr_layers(self.model), 1):  # all have the same; other methods have none
+            figures["sharpness"] = 1.0 if layer.sharpness is None else layer.sharpness.item()
+        return figures
 
     @torch.no_grad()
     def _diverged(self, x: Tensor, loss: Tensor) -> str:

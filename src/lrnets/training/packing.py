@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
 
 from lrnets.data import TRANSFORMS, Data, Split, Transform, Transforms, load
+from lrnets.data.augment import scale, standardize
 from lrnets.training.evaluation import error, inputs
 from lrnets.training.run_folder import RunFolder
 from lrnets.training.stored import drawn_network
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 CALIBRATION_BATCHES = 2  # of 1000 training images
 
-
 FILES = {"packed": "network.packed.safetensors", "onnx": "network.onnx", "c": "network.c"}
+# As packed files say it; a transform that is not here cannot be told there.
+PREPARATIONS: dict[Transform, Literal["fixed", "each"]] = {scale: "fixed", standardize: "each"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ def export_run(
 ) -> ExportedRun:  # fmt: skip
     """Write the network that a finished run chose to `path`; a packed file is run on the validation data.
 
-    int8 activations are calibrated on training data. An own `model`, `data` and `transforms` are given as to `run`.
+    int8 activations are calibrated on training data. A packed file names the classes, and says how an image becomes the
+    input, unless the transforms are not ours. An own `model`, `data` and `transforms` are given as to `run`.
     """
     try:
         from lrnets import export
@@ -62,7 +65,11 @@ def export_run(
     savers: dict[str, Callable[..., PackedReport | CReport]] = {
         "packed": export.save_packed, "onnx": export.save_onnx, "c": export.save_c,
     }  # fmt: skip
-    report = savers[to](net, example, path, activations=activations, calibration=calibration)
+    told: dict[str, Any] = {}
+    if to == "packed":
+        kind = PREPARATIONS.get(evaluation)
+        told = {"classes": data.classes, "preparation": None if kind is None else export.Preparation(kind)}
+    report = savers[to](net, example, path, activations=activations, calibration=calibration, **told)
     packed_error = _packed_error(net, path, data.valid, evaluation) if to == "packed" else None
     return ExportedRun(report, error(net, data.valid, evaluation), packed_error)
 

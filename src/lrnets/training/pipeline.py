@@ -19,11 +19,13 @@ from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize, select_best
 from lrnets.layers import bake_sharpness_, lr_layers
+from lrnets.methods import method_named
+from lrnets.methods.twin import is_random
 from lrnets.summary import summary
 from lrnets.training.evaluation import error, error_of, mend_norms, probabilities
 from lrnets.training.hardware import Hardware, is_first_process
 from lrnets.training.metrics import note_epoch, seconds_of
-from lrnets.training.recipe import FloatStage, Recipe
+from lrnets.training.recipe import STAGE_OPTIONS, FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
 
 Say = Callable[[str], None]
@@ -44,7 +46,9 @@ def convert_by(recipe: Recipe, model: nn.Module) -> str:
     """Convert in place as the recipe says; returns the report."""
     s = recipe.discrete_stage
     assert s is not None
-    report = convert_(model, recipe.weights, scale=s.scale, keep_first=s.keep_first, p_min=s.p_min, p_max=s.p_max)
+    method = method_named(str(recipe.method))
+    options = {name: getattr(s, name) for name in STAGE_OPTIONS if name in method.options} | recipe.method_options
+    report = convert_(model, recipe.weights, method=method.name, keep_first=s.keep_first, **options)
     for _, layer in lr_layers(model):
         layer.variance_floor = s.variance_floor
     return str(report)
@@ -79,10 +83,10 @@ def run(
     else:
         say = _silence
 
-    def stage(name: str, settings: FloatStage) -> None:
+    def stage(name: str, settings: FloatStage, label: str) -> None:
         if folder.weights_file(name).exists():
             folder.load_weights(name, model)
-            say(f"{name} network: from {folder.weights_file(name)}")
+            say(f"{label} network: from {folder.weights_file(name)}")
             return
         fit(
             model,
@@ -95,6 +99,7 @@ def run(
             seed=recipe.seed,
             hardware=hardware,
             say=say,
+            label=label,
         )
         bake_sharpness_(model)
         if writes:
@@ -106,18 +111,22 @@ def run(
         if writes:
             folder.save_weights("float", model)
     elif recipe.discrete_stage is None or recipe.discrete_stage.start == "pretrained":
-        stage("float", recipe.float_stage)
+        stage("float", recipe.float_stage, "float")
     float_net = copy.deepcopy(model).eval()
     if recipe.discrete_stage is not None:
         say(convert_by(recipe, model))
-        stage("stochastic", recipe.discrete_stage)
+        stage("stochastic", recipe.discrete_stage, "stochastic" if recipe.method == "lr" else str(recipe.method))
     if not writes:
         return {}
     if recipe.discrete_stage is None:
         results = _finish_float(recipe, float_net, data, transforms)
     else:
-        say(f"drawing {recipe.draws} networks, to choose the best on validation data")
-        results = _finish_discrete(recipe, folder, float_net, model, data, transforms)
+        if is_random(model):
+            say(f"drawing {recipe.draws} networks, to choose the best on validation data")
+            results = _finish_random(recipe, folder, float_net, model, data, transforms)
+        else:
+            say(f"method {recipe.method} draws nothing: its one discrete network is the result")
+            results = _finish_fixed(recipe, folder, float_net, model, data, transforms)
     results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
     folder.write_json("results.json", results)
     return results
@@ -129,7 +138,7 @@ def _silence(text: str) -> None:
 
 def fit(
     model: nn.Module, settings: FloatStage, name: str, folder: RunFolder, data: Data, transforms: Transforms,
-    *, batch_size: int, seed: int, hardware: Hardware, say: Say = print,
+    *, batch_size: int, seed: int, hardware: Hardware, say: Say = print, label: str | None = None,
 ) -> None:  # fmt: skip
     """One stage under Lightning, with a checkpoint after every epoch, continued from the last one if there is one."""
     if settings.epochs == 0:
@@ -144,7 +153,7 @@ def fit(
 
     def tell(figures: Mapping[str, float]) -> None:
         note_epoch(folder, name, figures)
-        say(epoch_line(name, settings.epochs, figures))
+        say(epoch_line(label or name, settings.epochs, figures))
 
     several = hardware.processes > 1
     keep_last = ModelCheckpoint(
@@ -174,6 +183,7 @@ def _finish_float(recipe: Recipe, net: nn.Module, data: Data, transforms: Transf
     size = summary(net, tuple(data.train.images.shape[1:]))
     return {
         "recipe": recipe.name,
+        "method": recipe.method,
         "seed": recipe.seed,
         "valid_error": {"float": error(net, data.valid, transforms.evaluation)},
         "test_error": {"float": error(net, data.test, transforms.evaluation)},
@@ -181,7 +191,26 @@ def _finish_float(recipe: Recipe, net: nn.Module, data: Data, transforms: Transf
     }
 
 
-def _finish_discrete(
+def _finish_fixed(
+    recipe: Recipe, folder: RunFolder, float_net: nn.Module, model: nn.Module, data: Data, transforms: Transforms,
+) -> dict[str, Any]:  # fmt: skip
+    """The one network of a method without randomness, batch norm re-estimated, and one look at the test data."""
+    evaluate = transforms.evaluation
+    mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
+    folder.save_weights("drawn", mode)
+    nets = {"float": float_net.to(next(model.parameters()).device), "mode": mode}
+    size = summary(mode, tuple(data.train.images.shape[1:]))
+    return {
+        "recipe": recipe.name,
+        "method": recipe.method,
+        "seed": recipe.seed,
+        "valid_error": {name: error(net, data.valid, evaluate) for name, net in nets.items()},
+        "test_error": {name: error(net, data.test, evaluate) for name, net in nets.items()},
+        "bytes": {"float": size.float_bytes, "discrete": size.bytes},
+    }
+
+
+def _finish_random(
     recipe: Recipe, folder: RunFolder, float_net: nn.Module, model: nn.Module, data: Data, transforms: Transforms,
 ) -> dict[str, Any]:  # fmt: skip
     """Draws with re-estimated batch norm, the choice on validation data, and one look at the test data."""
@@ -207,6 +236,7 @@ def _finish_discrete(
     test["ensemble"] = error_of(of_draws.mean(0), data.test.labels)
     return {
         "recipe": recipe.name,
+        "method": recipe.method,
         "seed": recipe.seed,
         "valid_error": valid,
         "valid_error_of_draws": [-s for s in scores],

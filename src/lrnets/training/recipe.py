@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from lrnets.methods import METHODS, method_named
 from lrnets.weights import as_value_set
+
+STAGE_OPTIONS = ("scale", "p_min", "p_max")  # options of methods that have their place in the stage
 
 
 @dataclass(frozen=True)
 class Sharpen:
-    """The logits count as multiplied by a factor that grows linearly, from 1 at `start` (a share of training) on."""
+    """The logits count as multiplied by a factor that grows from 1 at `start` (a share of training) to `factor`.
+
+    It grows linearly, or by the same ratio in each step. That is 1 / temperature: {start: 0, shape: exponential} is how
+    SLB anneals (Yang et al. 2020, "Searching for low-bit weights in quantized neural networks"), who also give
+    batch norm statistics of the discrete weights; here they are re-estimated on each discrete network that is judged.
+    """
 
     start: float = 0.4
     factor: float = 10.0
+    shape: Literal["linear", "exponential"] = "linear"
 
     def __post_init__(self) -> None:
         _require("sharpen.start", self.start, 0 <= self.start < 1, "from 0 to below 1")
@@ -27,7 +36,8 @@ class Sharpen:
 
     def at(self, progress: float) -> float:
         """The factor when this share of training is done."""
-        return 1 + (self.factor - 1) * max(0.0, progress - self.start) / (1 - self.start)
+        share = max(0.0, progress - self.start) / (1 - self.start)
+        return self.factor**share if self.shape == "exponential" else 1 + (self.factor - 1) * share
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,11 @@ class FloatStage:
 
 @dataclass(frozen=True)
 class DiscreteStage(FloatStage):
-    """Training of the distributions; the names are those of lrnets.convert_, param_groups and penalty."""
+    """Training of the discrete weights; the names are those of lrnets.convert_, param_groups and penalty.
+
+    `logit_lr` is for what the weights come from: logits, or the float weights behind quantised ones. `scale`, `p_min`
+    and `p_max` are for the methods that have them as options.
+    """
 
     start: Literal["pretrained", "random"] = "pretrained"
     logit_lr: float | None = None
@@ -77,7 +91,10 @@ class DiscreteStage(FloatStage):
 
 @dataclass(frozen=True)
 class Recipe:
-    """One experiment: data, network, what its weights may be, and how it is trained and chosen."""
+    """One experiment: data, network, what its weights may be, and how it is trained and chosen.
+
+    `method` is one of lrnets.methods; by default "lr", or "float" for float weights without a discrete stage.
+    """
 
     about: str
     data: Literal["mnist", "cifar10"]
@@ -85,6 +102,8 @@ class Recipe:
     weights: Literal["float", "binary", "ternary"] | tuple[float, ...]
     float_stage: FloatStage
     discrete_stage: DiscreteStage | None = None
+    method: str | None = None
+    method_options: dict[str, Any] = field(default_factory=dict)
     name: str = "own"
     cost: str = ""
     width: float = 1.0
@@ -96,17 +115,41 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.weights == "float" and self.discrete_stage is not None:
-            raise ValueError("weights: float has no discrete_stage; leave it out, or choose binary or ternary")
-        if self.weights != "float":
-            as_value_set(self.weights)
-            if self.discrete_stage is None:
-                raise ValueError(f"weights: {self.weights} needs a discrete_stage, with its epochs at least")
+        object.__setattr__(self, "method", self.method or ("float" if self.weights == "float" else "lr"))
+        self._check_method()
         _require("width", self.width, self.width > 0, "above 0")
         _require("dropout", self.dropout, 0 <= self.dropout < 1, "from 0 to below 1")
         for name in ("batch_size", "draws", "norm_batches", "valid_size"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         _require("seed", self.seed, 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
+
+    def _check_method(self) -> None:
+        """Refuse a method that cannot do what is asked, and settings that would do nothing."""
+        method, stage = method_named(str(self.method)), self.discrete_stage
+        if self.weights != "float":
+            as_value_set(self.weights)
+        method.require(self.weights)
+        if method.name == "float" and stage is not None:
+            raise ValueError("weights: float has no discrete_stage; leave it out, or choose binary or ternary")
+        if method.name != "float" and stage is None:
+            raise ValueError(
+                f"weights: {self.weights} by method: {method.name} needs a discrete_stage, with its epochs at least"
+            )
+        for name in STAGE_OPTIONS:
+            if name in self.method_options:
+                raise ValueError(f"method_options.{name} stands in the stage; write discrete_stage.{name}")
+        try:
+            method.complete(self.method_options)
+        except TypeError as error:
+            raise ValueError(f"method_options: {error}") from error
+        if stage is not None and not method.logits:
+            for name in ("sharpen", "probability_decay", "beta"):
+                if getattr(stage, name):
+                    having = [other.name for other in METHODS.values() if other.logits]
+                    raise ValueError(
+                        f"discrete_stage.{name} is for methods with logits ({', '.join(having)}); leave it out "
+                        f"for {method.name}"
+                    )
 
     def to_yaml(self) -> str:
         """The recipe as the file it could have come from, defaults written out."""

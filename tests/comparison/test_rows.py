@@ -1,0 +1,88 @@
+"""The settings: every row of ours, what is merged over what, what is fair, what is printed in the paper."""
+
+import copy
+
+import pytest
+from fabricated import SMALL, small_file
+
+from lrnets.comparison.rows import load_comparison, merged
+from lrnets.methods import METHODS
+
+# Table 1 of the paper, column MNIST.
+TABLE_1 = {
+    "binaryconnect": "1.29±0.08", "bnn": "1.4", "bwn": "0.95", "lr-binary": "0.53", "twn": "0.65",
+    "lr-ternary": "0.50", "float": "0.52",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", ["quick", "paper"])
+def test_every_method_is_there_with_all_its_named_weights_and_the_papers_figures(budget):
+    comparison = load_comparison("mnist", budget)
+    found = {(row.recipe.method, row.recipe.weights) for row in comparison.rows}
+    assert found == {(m.name, w) for m in METHODS.values() for w in m.weights if w != "levels"}
+    assert {row.name: row.printed for row in comparison.rows if row.printed} == TABLE_1
+    assert comparison.one("binaryconnect-stochastic").printed_error is None
+    assert comparison.one("twn").printed_error == 0.65
+    assert next(row for row in comparison.rows if row.printed == "1.29±0.08").printed_error == 1.29
+
+
+@pytest.mark.parametrize(("budget", "epochs"), [("quick", 4), ("paper", 190)])
+def test_rows_share_start_epochs_batch_and_split(budget, epochs):
+    comparison = load_comparison("mnist", budget)
+    rows = [row.recipe for row in comparison.rows if row.recipe.discrete_stage]
+    assert len(rows) == len(comparison.rows) - 1
+    assert {r.discrete_stage.epochs for r in rows} == {epochs}
+    assert {(r.batch_size, r.valid_size, r.dropout, r.network) for r in rows} == {
+        (128 if budget == "quick" else 256, 5000, 0.5, "mnist_net")
+    }
+    assert all(r.float_stage == comparison.start.recipe.float_stage for r in rows)
+
+
+def test_sharpening_is_all_that_differs_between_the_two_ternary_lr_rows_at_the_quick_budget():
+    comparison = load_comparison("mnist", "quick")
+    plain, sharp = (vars(comparison.one(n).recipe.discrete_stage).copy() for n in ("lr-ternary", "lr-sharp-ternary"))
+    assert plain.pop("sharpen") is None
+    assert sharp.pop("sharpen").factor == 10
+    assert plain == sharp
+
+
+def test_what_is_above_goes_first_and_null_takes_away():
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "d": None}) == {"a": {"b": 4, "c": 2}, "d": None}
+
+
+def test_names_choose_rows_and_methods_choose_all_of_theirs(tmp_path):
+    comparison = load_comparison(small_file(tmp_path), "quick")
+    assert comparison.name == "small"
+    assert [row.name for row in comparison.named(["twn", "lr"])] == ["lr-ternary", "lr-binary", "twn"]
+    assert len(comparison.named([])) == 4
+    with pytest.raises(ValueError, match="no method 'tnw' in the table small; there are float, lr-ternary, lr-binary"):
+        comparison.named(["tnw"])
+    with pytest.raises(ValueError, match="several rows; name one: lr-ternary, lr-binary"):
+        comparison.one("lr")
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "words"),
+    [
+        ("twn", {"recipe": {"batch_size": 64}}, "'twn' has batch_size 64, the table 32"),
+        ("twn", {"recipe": {"discrete_stage": {"epochs": 2}}}, "2 discrete epochs, the others 1"),
+        ("twn", {"recipe": {"float_stage": {"lr": 0.1}}}, "float_stage of its own"),
+        ("float", {"recipe": {"float_stage": {"epochs": 3}}}, "3 float epochs; the others have 2"),
+        ("twn", {"colour": "red"}, "unknown colour; a row has label, printed, recipe"),
+        ("twn", {"recipe": {"weights": "binary"}}, "row 'twn' of the table small: .*twn has no binary weights"),
+    ],
+)
+def test_an_unfair_or_impossible_row_is_refused(tmp_path, row, change, words):
+    content = copy.deepcopy(SMALL)
+    content["rows"][row] = merged(content["rows"][row], change)
+    with pytest.raises(ValueError, match=words):
+        load_comparison(small_file(tmp_path, content), "quick")
+
+
+def test_unknown_comparisons_and_budgets_are_refused_with_what_there_is(tmp_path):
+    with pytest.raises(ValueError, match="neither a file nor one of mnist"):
+        load_comparison("imagenet", "quick")
+    with pytest.raises(ValueError, match="no budget 'huge' in the table mnist; there are quick, paper"):
+        load_comparison("mnist", "huge")
+    with pytest.raises(ValueError, match="has no budgets"):
+        load_comparison(small_file(tmp_path, {"recipe": {"data": "mnist"}, "rows": {"a": {}}}), "quick")
