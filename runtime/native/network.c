@@ -8,7 +8,7 @@
 
 #define LARGEST (1 << 28) /* elements of a value or a weight, as in the file format */
 #define MOST_WITH_BORDER ((int64_t)1 << 30)
-#define ARENA_AT_ONCE (32 << 20)
+#define ARENA_AT_ONCE (2 << 20) /* bytes: what stays in the caches is faster than to expand weights for more images */
 #define MOST_AT_ONCE 64 /* images that go through the network together */
 
 static const kernels *const ALL[] = {
