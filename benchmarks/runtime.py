@@ -19,7 +19,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -33,12 +32,11 @@ from torch import nn
 
 import lrnets
 from lrnets import export
+from lrnets.bench import interleaved
 from lrnets.models import cifar10_vgg, mnist_net
 from lrnets.tables import table
 
 Call = Callable[[], Any]
-SILENCE = 0.06  # seconds; threads of onnxruntime wait busily for 50 ms, and would be in the way of the next engine
-WARM, TIMED = 0.02, 0.02  # seconds of calls: after the silence caches are cold and clocks low
 
 
 @dataclass(frozen=True)
@@ -141,28 +139,6 @@ def engines(
     return found
 
 
-def measure(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of a call in each round. An engine's turn: silence, calls to get warm, then calls that count."""
-    for call in calls.values():
-        call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(SILENCE)
-            repeat(call, WARM)
-            times[name].append(repeat(call, TIMED))
-    return times
-
-
-def repeat(call: Call, seconds: float) -> float:
-    """Microseconds of a call, which is repeated until the time is over."""
-    count, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds or count == 0:
-        call()
-        count += 1
-    return 1e6 * passed / count
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
@@ -197,7 +173,8 @@ def compare(case: Case, activations: str, values: str, batch: int, threads: int,
     print(f"\r{label:100}", end="", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         found = engines(case, values, activations, batch, threads, Path(folder))
-        times = measure({name: call for name, (call, _) in found.items()}, rounds)
+        seconds = interleaved([call for call, _ in found.values()], rounds)
+    times = {name: [1e6 * second for second in own] for name, own in zip(found, seconds)}
     rivals = {name: statistics.median(values) for name, values in times.items() if name != "lrnets"}
     best = min(rivals, key=lambda name: rivals[name])
     return {

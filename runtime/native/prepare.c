@@ -2,28 +2,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define WINOGRAD_CHANNELS 16 /* fewer, and the transforms cost more than they save */
 #define WINOGRAD_SIDE 4
-
-int lrn_wrong(const report *r, const char *form, ...) {
-    char problem[256];
-    va_list arguments;
-    va_start(arguments, form);
-    vsnprintf(problem, sizeof problem, form, arguments);
-    va_end(arguments);
-    if (r->text && r->size) {
-        if (r->step >= 0)
-            snprintf(r->text, r->size, "step %d: %s", (int)r->step, problem);
-        else
-            snprintf(r->text, r->size, "%s", problem);
-    }
-    return 1;
-}
 
 static int greatest(const int8_t *weights, int64_t count) {
     int most = 0;
@@ -39,8 +22,6 @@ static void put_code(uint8_t *byte, int bits, int code, int value) {
     const int shift = bits * code, field = bits == 2 ? value + 1 : value > 0;
     *byte = (uint8_t)((*byte & ~(((1 << bits) - 1) << shift)) | (field << shift));
 }
-
-static void put_plane(uint8_t *byte, int bit, int value) { *byte = (uint8_t)(*byte | (value << bit)); }
 
 /* A weight of -1, 0, +1 (or any, AS_THEY_ARE) to its place among the weights of 16 lanes (ROW_CODES: 4). */
 static void put_weight(const conv *c, const kernels *k, int bytes, uint8_t *data, int64_t lane, int64_t element, int value) {
@@ -58,8 +39,8 @@ static void put_weight(const conv *c, const kernels *k, int bytes, uint8_t *data
         const int64_t inputs = block_inputs(c, k), within = element % inputs;
         const int64_t bit = within / k->lookup_group * 4 + within % k->lookup_group;
         uint8_t *word = data + element / inputs * (4 * PANEL * c->bits) + 4 * lane + bit / 8;
-        if (value > 0) put_plane(word, (int)(bit % 8), 1);
-        if (value < 0 && c->bits == 2) put_plane(word + 4 * PANEL, (int)(bit % 8), 1);
+        if (value < 0) word += 4 * PANEL; /* the plane of minus, if there is one */
+        if (value > 0 || (value < 0 && c->bits == 2)) *word = (uint8_t)(*word | 1 << bit % 8);
     } else {
         const int64_t place = bytes ? element / QUAD * (QUAD * PANEL) + lane * QUAD + element % QUAD : element * PANEL + lane;
         const int64_t code = place % 64, span = 8 * c->bits; /* 64 codes lie in so many bytes */
@@ -145,67 +126,77 @@ static int64_t scratch_for(const conv *c, const kernels *k) {
     return expanded > tables ? expanded : tables;
 }
 
-int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
-    const lrn_step *plan = &s->plan;
-    const lrn_value *in = net->values + plan->input, *out = net->values + plan->output;
-    conv *c = &s->conv;
-    const kernels *k = net->kernels;
-    const int bytes = in->type == LRN_UINT8;
-    describe(c, plan, in, out);
-    c->winograd = c->winograd && k->winograd;
-    if (choose_layout(r, c, plan, bytes)) return 1;
-    const int64_t weights = c->depth * PANEL;
-    int64_t units = (int64_t)c->groups * c->panels, lanes = units * PANEL, unit = PANEL;
-    c->panel_bytes = c->layout == CODES ? weights / 8 * c->bits : c->bits == 32 ? 4 * weights : weights;
+typedef struct extent { /* of the weights in memory */
+    int64_t units, unit, lanes; /* panels or groups of rows; outputs of one; outputs with padding, which have scale and bias */
+} extent;
+
+static extent measure(conv *c, const kernels *k) {
+    const int64_t panels = (int64_t)c->groups * c->panels, weights = c->depth * PANEL;
+    if (c->layout == BY_CHANNEL) {
+        const int64_t lanes = whole(c->groups, PANEL);
+        c->panel_bytes = (int64_t)c->rows * c->runs * lanes * 4;
+        return (extent){1, lanes, lanes};
+    }
     if (c->layout == PLANES || c->layout == ROW_CODES) {
         const int64_t inputs = block_inputs(c, k);
         c->blocks = (c->depth + inputs - 1) / inputs;
         c->panel_bytes = c->blocks * (c->layout == PLANES ? 4 * PANEL * c->bits : ROWS * k->row_bytes);
-        if (c->layout == ROW_CODES) {
-            unit = ROWS;
-            units = (c->outputs + ROWS - 1) / ROWS;
-        }
+    } else {
+        c->panel_bytes = c->layout == CODES ? weights / 8 * c->bits : c->bits == 32 ? 4 * weights : weights;
     }
-    if (c->layout == BY_CHANNEL) {
-        lanes = whole(c->groups, PANEL);
-        units = 1;
-        c->panel_bytes = (int64_t)c->rows * c->runs * lanes * 4;
-    }
-    if (c->panel_bytes > INT64_MAX / units) return lrn_wrong(r, "too many weights");
-    c->panels_data = aligned_zeros(units * c->panel_bytes);
-    c->scale = calloc((size_t)lanes, sizeof(float));
-    c->bias = calloc((size_t)lanes, sizeof(float));
-    c->zero_sum = calloc((size_t)lanes, sizeof(int32_t));
-    if (!c->panels_data || !c->scale || !c->bias || !c->zero_sum) return lrn_wrong(r, "out of memory");
-    if (c->bits == 2 && c->layout != PLANES) memset(c->panels_data, 0x55, (size_t)(units * c->panel_bytes)); /* all fields 1: zeros */
+    if (c->layout == ROW_CODES) return (extent){(c->outputs + ROWS - 1) / ROWS, ROWS, panels * PANEL};
+    return (extent){panels, PANEL, panels * PANEL};
+}
+
+static void fill(conv *c, const kernels *k, const lrn_step *plan, const lrn_value *in, int64_t outputs, extent size) {
+    const int bytes = in->type == LRN_UINT8;
     const int64_t length = (int64_t)c->rows * c->runs * c->run; /* weights of an output */
-    const int8_t *codes = plan->bits == 32 ? NULL : plan->weights;
-    for (int64_t o = 0; o < out->channels; o++) {
-        const int64_t group = o / c->outputs, lane = c->by_channel ? o : o % c->outputs % unit;
-        const int64_t panel = c->by_channel ? 0 : group * c->panels + o % c->outputs / PANEL;
-        const int64_t at = c->by_channel ? o : panel * PANEL + o % c->outputs % PANEL;
-        uint8_t *data = c->panels_data + (unit == ROWS ? o / ROWS : panel) * c->panel_bytes;
+    const int64_t padded = size.lanes / c->groups;              /* outputs of a group; not used BY_CHANNEL */
+    if (c->bits == 2 && c->layout != PLANES)
+        memset(c->panels_data, 0x55, (size_t)(size.units * c->panel_bytes)); /* all fields 1: zeros */
+    for (int64_t o = 0; o < outputs; o++) {
+        const int64_t at = c->by_channel ? o : o / c->outputs * padded + o % c->outputs, lane = at % size.unit;
+        uint8_t *data = c->panels_data + at / size.unit * c->panel_bytes;
         int64_t sum = 0;
         for (int64_t i = 0; i < length; i++) {
             int64_t element = c->by_channel ? i : i / c->run * c->padded_run + i % c->run;
             if (c->winograd) element = i % in->channels * WINOGRAD_TAPS + i / in->channels; /* a channel's 9 together */
-            if (codes)
-                put_weight(c, k, bytes, data, lane, element, codes[o * length + i]);
-            else
-                ((float *)data)[element * (c->by_channel ? lanes : PANEL) + lane] = ((const float *)plan->weights)[o * length + i];
-            if (bytes) sum += codes[o * length + i];
+            if (plan->bits == 32) {
+                ((float *)data)[element * size.unit + lane] = ((const float *)plan->weights)[o * length + i];
+                continue;
+            }
+            const int value = ((const int8_t *)plan->weights)[o * length + i];
+            put_weight(c, k, bytes, data, lane, element, value);
+            sum += value;
         }
         c->scale[at] = bytes ? in->step * plan->scale[o] : plan->scale[o];
         c->bias[at] = plan->bias[o];
-        c->zero_sum[at] = (int32_t)(sum * in->zero);
+        c->zero_sum[at] = bytes ? (int32_t)(sum * in->zero) : 0;
     }
-    const int64_t scratch = scratch_for(c, k);
+}
+
+int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
+    const lrn_value *in = net->values + s->plan.input, *out = net->values + s->plan.output;
+    conv *c = &s->conv;
+    const int bytes = in->type == LRN_UINT8;
+    describe(c, &s->plan, in, out);
+    c->winograd = c->winograd && net->kernels->winograd;
+    if (choose_layout(r, c, &s->plan, bytes)) return 1;
+    const extent size = measure(c, net->kernels);
+    if (c->panel_bytes > INT64_MAX / size.units) return lrn_wrong(r, "too many weights");
+    c->panels_data = aligned_zeros(size.units * c->panel_bytes);
+    c->scale = calloc((size_t)size.lanes, sizeof(float));
+    c->bias = calloc((size_t)size.lanes, sizeof(float));
+    c->zero_sum = calloc((size_t)size.lanes, sizeof(int32_t));
+    if (!c->panels_data || !c->scale || !c->bias || !c->zero_sum) return lrn_wrong(r, "out of memory");
+    fill(c, net->kernels, &s->plan, in, out->channels, size);
+    const int64_t scratch = scratch_for(c, net->kernels);
     if (scratch > net->scratch_bytes) net->scratch_bytes = scratch;
     if (c->winograd) {
         const int64_t transformed = ((int64_t)c->tiles[0] * c->tiles[1] * in->channels + PANEL) * WINOGRAD_PLACES * 4;
         if (transformed > net->transformed_bytes) net->transformed_bytes = transformed;
         s->phases = 2;
     }
-    net->weight_bytes += units * c->panel_bytes + lanes * (bytes ? 12 : 8);
+    net->weight_bytes += size.units * c->panel_bytes + size.lanes * (bytes ? 12 : 8);
     return 0;
 }

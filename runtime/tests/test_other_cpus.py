@@ -17,6 +17,7 @@ from lrnets_runtime.plan import make_plan, place_images, value_of
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent / "native"
+COMMON = ("network", "prepare", "report", "pool", "plain")  # sources for every CPU
 ARM = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-Wno-psabi", f"-I{NATIVE}"]
 
@@ -31,7 +32,7 @@ def compile_(compiler, output, sources, *flags):
 def arm_program(tmp_path_factory):
     if any(shutil.which(tool) is None for tool in ARM):
         pytest.skip(f"needs {' and '.join(ARM)}")
-    sources = [NATIVE / f"{name}.c" for name in ("network", "prepare", "pool", "plain", "neon")]
+    sources = [NATIVE / f"{name}.c" for name in (*COMMON, "neon")]
     return compile_(ARM[0], tmp_path_factory.mktemp("arm") / "run_case", [*sources, HERE / "run_case.c"], "-static")
 
 
@@ -101,7 +102,7 @@ def test_all_of_the_native_tests_with_simulated_avx512(tmp_path):
     if not Path("/usr/include/simde").is_dir() or shutil.which("gcc") is None:
         pytest.skip("needs gcc and SIMDe (Debian: libsimde-dev)")
     objects = []
-    for name in ("network", "prepare", "pool", "plain", "avx2", "avx512"):
+    for name in (*COMMON, "avx2", "avx512"):
         flags = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-DLRNETS_SIMULATE"]}.get(name, [])
         objects.append(compile_("gcc", tmp_path / f"{name}.o", [NATIVE / f"{name}.c"], "-fPIC", "-c", *flags))
     library = compile_("gcc", tmp_path / "simulated.so", objects, "-shared")

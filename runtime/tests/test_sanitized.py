@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_other_cpus import COMMON
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent / "native"
@@ -30,7 +31,7 @@ def environment(tmp_path_factory):
         "-Wno-psabi",
     ]
     objects = []
-    names = ["network", "prepare", "pool", "plain"]
+    names = [*COMMON]
     if os.uname().machine == "x86_64":
         names += ["avx2", "avx512"]
     for name in names:

@@ -1,6 +1,7 @@
 """How long a packed file takes with each set of kernels that this CPU has. Needs lrnets_runtime; torch for rivals only.
 
-All take turns, so that a slow moment of the machine hits all; a time is the median of the rounds.
+All take turns, so that a slow moment of the machine hits all; a time is the median of the rounds. benchmarks/runtime.py
+measures in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from lrnets.tables import table
 
 Call = Callable[[NDArray[np.float32]], Any]
 ROUNDS = 15
-AT_LEAST = 0.01  # seconds of an engine in a round
+# An engine's turn, in seconds. Threads of onnxruntime wait busily for 50 ms after a call, and would be in the way of
+# the next engine; after the silence caches are cold and clocks low.
+SILENCE, WARM, TIMED = 0.06, 0.02, 0.02
 PATIENCE = 2.0  # seconds before progress is told
 
 
@@ -92,7 +95,7 @@ def bench(
         for batch in batches:
             x = np.random.default_rng(0).normal(size=(batch, *graph.input_shape)).astype(np.float32)
             tell_round = partial(_tell_round, tell, batch, rounds)
-            seconds = interleaved([engine.call for engine in engines], x, rounds, tell_round, AT_LEAST)
+            seconds = interleaved([partial(engine.call, x) for engine in engines], rounds, tell_round)
             for e, own in zip(engines, seconds):
                 median = 1e6 * statistics.median(own) / batch
                 timings.append(Timing(e.name, e.threads, batch, median, e.file_bytes, e.memory_bytes))
@@ -100,21 +103,28 @@ def bench(
 
 
 def interleaved(
-    calls: Sequence[Call], x: NDArray[np.float32], rounds: int, tell: Callable[[int], None], at_least: float
+    calls: Sequence[Callable[[], Any]], rounds: int, tell: Callable[[int], None] = lambda number: None
 ) -> list[list[float]]:
-    """Seconds of each call in each round; it is repeated until `at_least` seconds are over, and then comes the next."""
+    """Seconds of each call in each round. A turn: silence, calls to get warm, then calls that count."""
     for call in calls:
-        call(x)  # the first time takes longer: memory, threads
+        call()  # the first time takes longer: memory, threads
     seconds: list[list[float]] = [[] for _ in calls]
     for number in range(rounds):
         tell(number)
         for call, own in zip(calls, seconds):
-            count, start = 0, time.perf_counter()
-            while (passed := time.perf_counter() - start) < at_least or not count:
-                call(x)
-                count += 1
-            own.append(passed / count)
+            time.sleep(SILENCE)
+            repeat(call, WARM)
+            own.append(repeat(call, TIMED))
     return seconds
+
+
+def repeat(call: Callable[[], Any], at_least: float) -> float:
+    """Seconds of a call, which is repeated until `at_least` seconds are over."""
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < at_least or not count:
+        call()
+        count += 1
+    return passed / count
 
 
 def timings_table(timings: Sequence[Timing]) -> str:

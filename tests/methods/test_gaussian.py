@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from lrnets.methods import gaussian
-from lrnets.methods.gaussian import GaussianConv2d, GaussianLinear, kl_log_uniform, kl_penalty, sample_gaussian
+from lrnets.methods.gaussian import GaussianConv2d, GaussianLinear, kl_log_uniform, sample_gaussian
+from lrnets.methods.harness import extra_loss
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -124,16 +125,16 @@ def test_the_penalty_is_the_sum_over_weights_by_examples_and_counts_tied_layers_
         for rho in layer.alpha_logit.detach().double().flatten().tolist():
             a = references.sigmoid(rho)
             total += weight * -(0.5 * math.log(a) + 1.16145124 * a - 1.50204118 * a**2 + 0.58629921 * a**3)
-    assert kl_penalty(model, examples=50).item() == pytest.approx(total / 50, rel=1e-5)
+    assert extra_loss(model, torch.tensor(7.0), 50).item() == pytest.approx(total / 50, rel=1e-5)
     assert one.extra_loss(torch.tensor(7.0), 50).item() + two.extra_loss(torch.tensor(0.0), 50).item() == pytest.approx(
         total / 50, rel=1e-5
     )
-    assert kl_penalty(nn.Linear(2, 2), examples=1).item() == 0
+    assert extra_loss(nn.Linear(2, 2), torch.tensor(7.0), 1).item() == 0
 
 
 def test_the_penalty_pushes_alpha_up():
     layer = GaussianLinear(3, 2)
-    kl_penalty(layer, examples=1).backward()
+    extra_loss(layer, torch.tensor(7.0), 1).backward()
     assert (layer.alpha_logit.grad < 0).all()
     assert layer.weight.grad is None or not layer.weight.grad.any()  # it depends on alpha alone
 
@@ -177,4 +178,4 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="continuous weights"):
         GaussianLinear.from_plain(nn.Linear(2, 2), "ternary")
     with pytest.raises(ValueError, match="examples must be"):
-        kl_penalty(GaussianLinear(2, 2), examples=0)
+        extra_loss(GaussianLinear(2, 2), torch.tensor(7.0), 0)

@@ -85,11 +85,6 @@ def chosen_kernels(name: str | None = None) -> str:
     return name
 
 
-def _address(array: NDArray[np.float32]) -> int:
-    """array.ctypes.data, which takes a microsecond to get at."""
-    return int(array.__array_interface__["data"][0])
-
-
 class NativeNetwork:
     """A network in the C core; any number of threads may call it at a time."""
 
@@ -111,7 +106,7 @@ class NativeNetwork:
     def __call__(self, x: NDArray[np.float32], threads: int) -> NDArray[np.float32]:
         """x: (batch, *input shape), contiguous float32."""
         y = np.empty((len(x), *self._output_shape), np.float32)
-        outcome = self._core.lrn_run(self._network, _address(x), len(x), _address(y), threads)
+        outcome = self._core.lrn_run(self._network, x.ctypes.data, len(x), y.ctypes.data, threads)
         if outcome:
             raise MemoryError(f"no memory or threads for a batch of {len(x)} on {threads} threads")
         return y

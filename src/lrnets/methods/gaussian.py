@@ -8,7 +8,6 @@ continuous; what training ends in is the float network of the means theta.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -176,19 +175,3 @@ class GaussianConv3d(GaussianLayer, Convolution, nn.Conv3d):  # type: ignore[mis
 
 
 LAYERS: tuple[type[GaussianLayer], ...] = (GaussianLinear, GaussianConv1d, GaussianConv2d, GaussianConv3d)
-
-
-def gaussian_layers(model: nn.Module) -> Iterator[GaussianLayer]:
-    """Each layer with Gaussian weights."""
-    return (module for module in model.modules() if isinstance(module, GaussianLayer))
-
-
-def kl_penalty(model: nn.Module, *, examples: int) -> Tensor:
-    """A scalar to add to a mean loss: KL divergence of all Gaussian weights, tied ones once, by training examples."""
-    if examples < 1:
-        raise ValueError(f"examples must be the number of training examples, at least 1, got {examples}")
-    layers: dict[int, GaussianLayer] = {}
-    for layer in gaussian_layers(model):
-        layers.setdefault(id(layer.alpha_logit), layer)
-    terms = [layer.extra_loss(layer.weight, examples) for layer in layers.values()]
-    return torch.stack(terms).sum() if terms else torch.zeros(())

@@ -32,6 +32,8 @@ def extra_loss(model: nn.Module, loss: Tensor, examples: int) -> Tensor:
     """What the layers want added to the mean loss of a batch, given a training set of this many examples; a scalar."""
     if loss.dim():
         raise ValueError(f"the loss must be a scalar, got shape {tuple(loss.shape)}; average it over the batch")
+    if examples < 1:
+        raise ValueError(f"examples must be the number of training examples, at least 1, got {examples}")
     total = loss.new_zeros(())
     for hook in _hooks(model, "extra_loss"):
         total = total + hook(loss.detach(), examples)
