@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.settings_file import read_settings, shipped
+
+_FOLDER = resources.files("lrnets.comparison")
 
 # What a row may not have for itself; epochs and the float start are looked at besides.
 SHARED = ("data", "network", "width", "dropout", "batch_size", "valid_size", "draws", "norm_batches", "seed")
@@ -74,22 +74,12 @@ class Comparison:
 
 def comparison_names() -> list[str]:
     """Names of the comparisons that come with lrnets."""
-    files = resources.files("lrnets.comparison").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return shipped(_FOLDER)
 
 
 def load_comparison(source: str, budget: str) -> Comparison:
     """The comparison of that name, or in a file like ours, at a budget."""
-    if source in comparison_names():
-        text, name = resources.files("lrnets.comparison").joinpath(f"{source}.yaml").read_text(), source
-    elif Path(source).is_file():
-        text, name = Path(source).read_text(), Path(source).stem
-    else:
-        raise ValueError(f"no comparison {source!r}, neither a file nor one of {', '.join(comparison_names())}")
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"comparison {source!r} is not YAML: {error}") from error
+    raw, name = read_settings("comparison", source, _FOLDER)
     for key in ("recipe", "budgets", "rows"):
         if not isinstance(raw, dict) or not isinstance(raw.get(key), dict) or not raw[key]:
             raise ValueError(f"comparison {source!r} has no {key}; see lrnets/comparison/mnist.yaml for what it needs")

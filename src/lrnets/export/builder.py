@@ -17,6 +17,16 @@ class UnsupportedError(ValueError):
     """The network has something that the packed format does not know."""
 
 
+def fresh_name(name: str, taken: set[str]) -> str:
+    """The name, with a number after it if it is taken; it is taken then."""
+    number, fresh = 1, name
+    while fresh in taken:
+        number += 1
+        fresh = f"{name}_{number}"
+    taken.add(fresh)
+    return fresh
+
+
 @dataclass(frozen=True)
 class Value:
     """A value of the graph; its shape goes without the batch."""
@@ -65,12 +75,7 @@ class Builder:
 
     def fresh(self, name: str) -> str:
         """The name, with a number after it if it is taken."""
-        number, fresh = 1, name
-        while fresh in self.names:
-            number += 1
-            fresh = f"{name}_{number}"
-        self.names.add(fresh)
-        return fresh
+        return fresh_name(name, self.names)
 
     def emit(self, kind: Any, name: str, inputs: Sequence[Value], shape: Sequence[int], /, **settings: Any) -> Value:
         return self.place(kind, self.fresh(name), inputs, shape, **settings)

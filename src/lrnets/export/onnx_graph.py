@@ -46,7 +46,7 @@ from lrnets_runtime.reference import Entry
 from lrnets_runtime.shapes import infer_shapes, windows_along
 
 from lrnets import __version__
-from lrnets.export.builder import UnsupportedError
+from lrnets.export.builder import UnsupportedError, fresh_name
 from lrnets.export.coding import Array, Tensors
 from lrnets.export.packed import PackedLayer
 
@@ -113,12 +113,7 @@ class OnnxWriter:
         return self.constants[key]
 
     def fresh(self, name: str) -> str:
-        number, fresh = 1, name
-        while fresh in self.names:
-            number += 1
-            fresh = f"{name}_{number}"
-        self.names.add(fresh)
-        return fresh
+        return fresh_name(name, self.names)
 
     # What comes after a node's arithmetic.
 

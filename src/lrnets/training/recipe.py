@@ -6,13 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from lrnets.methods import METHODS, method_named
+from lrnets.training.settings_file import read_settings, shipped
 from lrnets.weights import as_value_set
+
+_FOLDER = resources.files("lrnets").joinpath("recipes")
 
 STAGE_OPTIONS = ("scale", "p_min", "p_max")  # options of methods that have their place in the stage
 
@@ -158,29 +160,18 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """Names of the recipes that come with lrnets."""
-    files = resources.files("lrnets").joinpath("recipes").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return shipped(_FOLDER)
 
 
 def load_recipe(source: str | os.PathLike[str], settings: Sequence[str] = ()) -> Recipe:
     """A recipe by name or from a YAML file, with settings such as "discrete_stage.epochs=5" on top."""
-    text = str(source)
-    if text in recipe_names():
-        content, name = resources.files("lrnets").joinpath("recipes", f"{text}.yaml").read_text(), text
-    elif Path(text).is_file():
-        content, name = Path(text).read_text(), Path(text).stem
-    else:
-        raise ValueError(f"no recipe {text!r}, neither a file nor one of {', '.join(recipe_names())}")
-    try:
-        raw = yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise ValueError(f"recipe {text!r} is not YAML: {error}") from error
+    raw, name = read_settings("recipe", source, _FOLDER)
     if not isinstance(raw, dict):
-        raise ValueError(f"recipe {text!r} must be a mapping of settings, got {type(raw).__name__}")
+        raise ValueError(f"recipe {str(source)!r} must be a mapping of settings, got {type(raw).__name__}")
     raw.setdefault("name", name)
     for setting in settings:
         _apply(raw, setting)
-    return recipe_from(raw, f"recipe {text!r}")
+    return recipe_from(raw, f"recipe {str(source)!r}")
 
 
 def recipe_from(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
