@@ -1,0 +1,85 @@
+"""The learning rates of `lrnets table mnist`: each method at several rates of its own, judged by validation error.
+
+    python experiments/rates.py --out runs/rates --workers 2     # an hour or two; resumes what was interrupted
+    python experiments/rates.py --out runs/rates --no-train      # what is finished
+
+A rate is that of what the weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are
+those of the quick budget with half its discrete epochs, from the float start of seed 0. Test errors are in the run
+folders, as always, and are neither read nor shown here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lrnets.comparison.rows import load_comparison, merged
+from lrnets.comparison.runs import chosen, runs_of, state_of
+from lrnets.comparison.workers import train_all, wanting
+from lrnets.tables import table
+from lrnets.training.run_folder import RunFolder
+
+BUDGET, EPOCHS = "search", 2
+LOGITS = (0.005, 0.015, 0.05)
+UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
+FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
+RATES: Mapping[str, tuple[float, ...]] = {
+    "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": LOGITS,
+    "binaryconnect": UNITS, "bnn": UNITS,
+    "bwn": FLOATS, "xnor": FLOATS, "twn": FLOATS, "ttq": FLOATS, "bitnet": FLOATS,
+    "gumbel-ternary": LOGITS, "gumbel-annealed-ternary": LOGITS, "gumbel-annealed-binary": LOGITS,
+    "logderivative-ternary": (0.0003, 0.001, 0.005), "ebp": LOGITS,
+    "gaussian": FLOATS, "fastdropout": FLOATS,
+}  # fmt: skip
+
+
+def search_settings() -> dict[str, Any]:
+    """A comparison like ours with a row for each method and rate."""
+    raw = yaml.safe_load(resources.files("lrnets.comparison").joinpath("mnist.yaml").read_text())
+    quick, rows = raw["budgets"]["quick"], {}
+    for name, rates in RATES.items():
+        row = raw["rows"][name]
+        own = merged(row.get("recipe", {}), row.get("quick", {}))
+        key = "lr" if own.get("weights") == "float" else "logit_lr"
+        for rate in rates:
+            settings = merged(own, {"discrete_stage": {key: rate}})
+            rows[f"{name}@{rate:g}"] = {"label": f"{row.get('label', name)}, {rate:g}", "recipe": settings}
+    few = merged(quick, {"about": "a search", "recipe": {"discrete_stage": {"epochs": EPOCHS}, "draws": 3}})
+    return {"about": raw["about"], "recipe": raw["recipe"], "budgets": {BUDGET: few}, "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/rates"))
+    parser.add_argument("--methods", nargs="+", default=list(RATES), choices=list(RATES), metavar="ROW")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--no-train", action="store_true", help="show what is finished")
+    args = parser.parse_args()
+    RunFolder(args.out).write_text("rates.yaml", yaml.safe_dump(search_settings(), sort_keys=False))
+    comparison = load_comparison(str(args.out / "rates.yaml"), BUDGET)
+    wanted = [row for row in comparison.rows if row.name.rpartition("@")[0] in args.methods]
+    runs = runs_of(comparison, wanted, 1, args.out)
+    if not args.no_train:
+        train_all(wanting(runs), workers=args.workers, data_dir=args.data_dir)
+    found = {
+        run.row.name: chosen(run.folder.read_json("results.json")["valid_error"])
+        for run in runs
+        if state_of(run)[0] == "finished"
+    }
+    lines = []
+    for name in args.methods:
+        cells = [(rate, found.get(f"{name}@{rate:g}")) for rate in RATES[name]]
+        known = [(error, rate) for rate, error in cells if error is not None]
+        best = f"{min(known)[1]:g}" if known else ""
+        lines.append((name, *(f"{rate:g}: {'' if error is None else f'{error:.2f} %'}" for rate, error in cells), best))
+    print(table(("method", "validation error by rate", "", "", "best"), lines))
+
+
+if __name__ == "__main__":
+    main()
