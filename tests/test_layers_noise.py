@@ -10,6 +10,7 @@ import torch
 from layer_examples import REORDERED, assert_same, every_kind, every_value_set, example, loss_gradients, seeded
 from torch import nn
 
+from lrnets.convert import convert_
 from lrnets.layers import LRConv2d, LRLinear, bake_sharpness_, lr_layers, set_generator, set_sharpness
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
@@ -39,6 +40,31 @@ def test_set_generator_reaches_every_layer_and_none_takes_it_back():
     set_generator(model, None)
     x = torch.randn(4, 2)
     assert torch.equal(seeded(model[1:], x), seeded(model[1:], x))
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "options"),
+    [
+        ("lr", "ternary", {}),
+        ("gumbel", "ternary", {}),
+        ("logderivative", "ternary", {}),
+        ("gaussian", "float", {}),
+        ("fastdropout", "float", {}),
+        ("binaryconnect", "binary", {"stochastic": True}),
+    ],
+)
+def test_set_generator_reaches_every_method_that_draws(method, values, options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    convert_(model, values, method=method, keep=(), **options)
+    generator, x = torch.Generator().manual_seed(1), torch.randn(4, 6)
+    set_generator(model, generator)
+    state = torch.get_rng_state()
+    first = model(x)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing was taken from torch's own
+    assert not torch.equal(model(x), first)
+    generator.manual_seed(1)
+    assert torch.equal(model(x), first)
 
 
 def test_a_layer_has_its_own_variance_floor():

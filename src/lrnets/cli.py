@@ -116,6 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--out", type=Path, default=Path("runs/table"), help="where runs are (default: runs/table)")
     table.add_argument("--workers", type=int, default=2, help="runs at a time, which share the cores (default: 2)")
     table.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    table.add_argument(
+        "--records", type=Path, metavar="DIR",
+        help="keep finished runs here too, without networks; what is here is not trained again (for git)",
+    )  # fmt: skip
     table.add_argument("--no-train", action="store_true", help="show what is finished, train nothing")
     table.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     table.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
@@ -237,7 +241,7 @@ def _table(args: argparse.Namespace) -> None:
     outputs = Outputs(args.json, args.markdown, args.plot)
     table = make_table(
         args.comparison, methods=args.methods, seeds=args.seeds, budget=args.budget, out=args.out, workers=args.workers,
-        data_dir=args.data_dir, outputs=outputs, compare=args.compare, train=not args.no_train,
+        data_dir=args.data_dir, outputs=outputs, records=args.records, compare=args.compare, train=not args.no_train,
     )  # fmt: skip
     print(table.text())
     for path in outputs.write(table):

@@ -289,6 +289,10 @@ def bake_sharpness_(model: nn.Module) -> None:
 
 
 def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:
-    """Let all of a model's noise come from `generator`; None goes back to torch's own."""
-    for _, layer in lr_layers(model):
-        layer.generator = generator
+    """Let all of a model's noise come from `generator`, whatever its method; None goes back to torch's own."""
+    from lrnets.methods.twin import twins  # which knows this module
+
+    for _, layer in twins(model):
+        for part in layer.modules():  # the layer itself, or its quantiser, is what draws
+            if hasattr(type(part), "generator"):
+                part.generator = generator

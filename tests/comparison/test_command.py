@@ -11,6 +11,7 @@ from fabricated import SMALL, calls, fake_launcher, small_file
 from finished import finish
 
 from lrnets.cli import main
+from lrnets.comparison import records as records_module
 from lrnets.comparison import results as results_module
 from lrnets.comparison.command import Outputs, make_table
 from lrnets.comparison.costs import cost_of
@@ -22,6 +23,7 @@ from lrnets.comparison.runs import runs_of
 def no_networks(monkeypatch):
     """Fabricated runs have none to measure, and no data to fetch."""
     monkeypatch.setattr(results_module, "cost_of", fabricated.cost)
+    monkeypatch.setattr(records_module, "cost_of", fabricated.cost)
     monkeypatch.setattr("lrnets.data.fetch", lambda *arguments: None)
 
 
@@ -90,6 +92,34 @@ def test_other_settings_of_a_finished_run_are_named_and_it_is_neither_shown_nor_
     assert [found.row.name for found in table.results] == ["float"]
     assert table.absent == {"twn, seed 0": "other settings: discrete_stage.lr: 0.001 there, 0.25 asked for"}
     assert "move" in said[0]
+
+
+def test_what_is_recorded_is_not_trained_again_on_another_machine(tmp_path, no_networks):
+    records = tmp_path / "records"
+    first, _ = table_of(tmp_path, methods=["lr-ternary", "twn"], seeds=1, records=records)
+    trained = len(calls(tmp_path))
+    assert sorted(path.name for path in records.rglob("*") if path.is_file()) == sorted(
+        2 * ["environment.json", "recipe.yaml", "results.json"]
+    )
+    (tmp_path / "out").rename(tmp_path / "lost")
+    again, _ = table_of(tmp_path, methods=["lr-ternary", "twn"], seeds=1, records=records)
+    assert len(calls(tmp_path)) == trained
+    assert again.to_json()["rows"] == first.to_json()["rows"]
+    more, _ = table_of(tmp_path, methods=["twn"], seeds=2, records=records)
+    assert [call["run"] for call in calls(tmp_path)[trained:]] == ["start/1", "twn/1"]
+    assert more.results[0].seeds == (0, 1)
+
+
+def test_a_record_of_other_settings_is_not_taken_for_the_run(tmp_path, no_networks):
+    records = tmp_path / "records"
+    table_of(tmp_path, methods=["twn"], seeds=1, records=records)
+    (tmp_path / "out").rename(tmp_path / "lost")
+    content = copy.deepcopy(SMALL)
+    content["rows"]["twn"]["recipe"]["discrete_stage"] = {"lr": 0.25}
+    before = len(calls(tmp_path))
+    table_of(tmp_path, source=small_file(tmp_path, content), methods=["twn"], seeds=1, records=records)
+    assert [call["run"] for call in calls(tmp_path)[before:]] == ["start/0", "twn/0"]
+    assert "lr: 0.25" in (records / "small-quick/twn/0/recipe.yaml").read_text()  # the new one takes its place
 
 
 @pytest.fixture
@@ -202,3 +232,7 @@ def test_real_processes_train_on_a_few_images_and_networks_are_measured(tmp_path
     run = runs_of(table.comparison, [twn.row], 1, tmp_path / "out")[0]
     monkeypatch.setattr("lrnets.comparison.costs._measured", lambda run: pytest.fail("measured again"))
     assert cost_of(run) == twn.cost
+    table = make_table(small_file(tmp_path), say=said.append, records=tmp_path / "records", **settings)
+    (tmp_path / "out").rename(tmp_path / "lost")  # with all networks
+    again = make_table(small_file(tmp_path), say=said.append, records=tmp_path / "records", train=False, **settings)
+    assert [found.cost for found in again.results] == [lr.cost, twn.cost]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lrnets.comparison.picture import picture, require_picture
+from lrnets.comparison.records import or_recorded, record
 from lrnets.comparison.render import Table
 from lrnets.comparison.results import difference, gather
 from lrnets.comparison.rows import load_comparison
@@ -47,12 +48,13 @@ class Outputs:
 def make_table(
     source: str, *, methods: Sequence[str] = (), seeds: int = 3, budget: str = "quick", out: Path = Path("runs/table"),
     workers: int = 2, data_dir: str | None = None, outputs: Outputs = Outputs(),  # noqa: B008 (frozen)
-    compare: Sequence[str] = (), train: bool = True, launcher: Sequence[str] = LAUNCHER,
+    records: Path | None = None, compare: Sequence[str] = (), train: bool = True, launcher: Sequence[str] = LAUNCHER,
     say: Callable[[str], None] = print,
 ) -> Table:  # fmt: skip
     """The table of a comparison ("mnist", or a file like ours); without `train`, of finished runs alone.
 
-    All names and files are looked at before anything is trained.
+    All names and files are looked at before anything is trained. `records` is a folder where finished runs are kept
+    without their networks; what is there need not be trained again.
     """
     comparison = load_comparison(source, budget)
     rows = comparison.named(methods)
@@ -62,6 +64,7 @@ def make_table(
             raise ValueError(f"{name!r} is to be compared and not among the methods; add it to --methods")
     outputs.require()
     runs = runs_of(comparison, rows, seeds, out)
+    runs = or_recorded(runs, records, out) if records else runs
     changed = {run: detail for run in runs for state, detail in [state_of(run)] if state == "changed"}
     for run, detail in changed.items():
         say(f"{run}: left out, trained with other settings ({detail}); move {run.folder.path} away to train it anew")
@@ -78,6 +81,8 @@ def make_table(
     absent |= {str(run): state for run in runs for state, _ in [state_of(run)]
                if state in ("missing", "interrupted") and str(run) not in absent}  # fmt: skip
     results = gather(runs)
+    if records:
+        record(runs, records, out)
     if not results:
         raise RuntimeError(f"no run is finished in {table_folder(comparison, out)}; {_reasons(absent)}")
     chosen = f" --methods {' '.join(methods)}" if methods else ""

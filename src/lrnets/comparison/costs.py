@@ -22,9 +22,13 @@ class Cost:
 
 
 def cost_of(run: Run) -> Cost:
-    """Measured once and kept in the run's folder, until the code that measures is newer, as make would do it."""
+    """Measured once and kept in the run's folder, until the code that measures is newer, as make would do it.
+
+    A record of a run has no network to measure: there, what is kept stays.
+    """
     kept = run.folder.path / FILE
-    if kept.exists() and kept.stat().st_mtime > _code_changed():
+    weights = run.folder.weights_file("float" if run.row.recipe.discrete_stage is None else "drawn")
+    if kept.exists() and (kept.stat().st_mtime > _code_changed() or not weights.exists()):
         return Cost(**run.folder.read_json(FILE))
     cost = _measured(run)
     run.folder.write_json(FILE, asdict(cost))
