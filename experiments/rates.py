@@ -3,9 +3,10 @@
     python experiments/rates.py --out runs/rates --workers 2     # an hour or two; resumes what was interrupted
     python experiments/rates.py --out runs/rates --no-train      # what is finished
 
-A rate is that of what the weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are
-those of the quick budget with half its discrete epochs, from the float start of seed 0. Test errors are in the run
-folders, as always, and are neither read nor shown here.
+Validation errors are kept in experiments/records/rates.json, and what is there is not trained again. A rate is that of
+what the weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are those of the quick
+budget with half its discrete epochs, from the float start of seed 0. Test errors are in the run folders, as always, and
+are neither read nor shown here.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any
 import yaml
 
 from lrnets.comparison.rows import load_comparison, merged
-from lrnets.comparison.runs import chosen, runs_of, state_of
+from lrnets.comparison.runs import Run, chosen, runs_of, state_of
 from lrnets.comparison.workers import train_all, wanting
 from lrnets.tables import table
 from lrnets.training.run_folder import RunFolder
 
 BUDGET, EPOCHS = "search", 2
+RECORDS = Path(__file__).parent / "records"
 LOGITS = (0.005, 0.015, 0.05)
 UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
@@ -53,6 +55,12 @@ def search_settings() -> dict[str, Any]:
     return {"about": raw["about"], "recipe": raw["recipe"], "budgets": {BUDGET: few}, "rows": rows}
 
 
+def outcome(run: Run) -> dict[str, Any]:
+    """What a finished run says of its rate, and the commit it was made with."""
+    errors, environment = run.folder.read_json("results.json")["valid_error"], run.folder.read_json("environment.json")
+    return {"valid_error": chosen(errors), "commit": environment.get("commit")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/rates"))
@@ -63,18 +71,17 @@ def main() -> None:
     args = parser.parse_args()
     RunFolder(args.out).write_text("rates.yaml", yaml.safe_dump(search_settings(), sort_keys=False))
     comparison = load_comparison(str(args.out / "rates.yaml"), BUDGET)
-    wanted = [row for row in comparison.rows if row.name.rpartition("@")[0] in args.methods]
-    runs = runs_of(comparison, wanted, 1, args.out)
+    records = RunFolder(RECORDS)
+    found: dict[str, Any] = records.read_json("rates.json") if (RECORDS / "rates.json").exists() else {}
+    runs = runs_of(comparison, comparison.rows, 1, args.out)
+    wanted = [run for run in runs if run.row.name not in found and run.row.name.rpartition("@")[0] in args.methods]
     if not args.no_train:
-        train_all(wanting(runs), workers=args.workers, data_dir=args.data_dir)
-    found = {
-        run.row.name: chosen(run.folder.read_json("results.json")["valid_error"])
-        for run in runs
-        if state_of(run)[0] == "finished"
-    }
+        train_all(wanting(wanted), workers=args.workers, data_dir=args.data_dir)
+    found |= {run.row.name: outcome(run) for run in runs if state_of(run)[0] == "finished"}
+    records.write_json("rates.json", {run.row.name: found[run.row.name] for run in runs if run.row.name in found})
     lines = []
     for name in args.methods:
-        cells = [(rate, found.get(f"{name}@{rate:g}")) for rate in RATES[name]]
+        cells = [(rate, found.get(f"{name}@{rate:g}", {}).get("valid_error")) for rate in RATES[name]]
         known = [(error, rate) for rate, error in cells if error is not None]
         best = f"{min(known)[1]:g}" if known else ""
         lines.append((name, *(f"{rate:g}: {'' if error is None else f'{error:.2f} %'}" for rate, error in cells), best))
