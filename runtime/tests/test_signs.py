@@ -20,6 +20,7 @@ from lrnets_runtime.graph import (
     Reshape,
     Weight,
 )
+from lrnets_runtime.packing import decode
 from lrnets_runtime.plan import make_plan
 from lrnets_runtime.shapes import infer_shapes
 from lrnets_runtime.signs import layers_on_signs, taken_in, values_of_signs
@@ -94,6 +95,13 @@ def test_weights_of_two_levels(mode):
     np.testing.assert_allclose(reference.run(graph, tensors, x), expected, rtol=2**-22)
     for name in KERNELS:
         np.testing.assert_allclose(Network(graph, tensors, kernels=name)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_levels_by_hand():
+    """The example of docs/packed-format.md."""
+    found = decode(np.array([0x30, 0x7A], np.uint8), Weight("w", "levels", (6,), (-0.75, 0.5)))
+    assert found.dtype == f32
+    assert found.tolist() == [-0.75, 0, 0.5, 0, -0.75, 0.5]
 
 
 # Layers that count bits: equal to the reference, to the bit.
