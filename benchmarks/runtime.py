@@ -3,10 +3,12 @@
 All engines take turns in one process, so that a slow moment of the machine hits all; a time is the median of the
 rounds, a ratio (rival / ours, above 1 is faster than the rival) the median of the rounds' ratios. Rivals are compared
 in the same type of activations: float32 (torch, onnxruntime, OpenVINO) or int8 (onnxruntime, OpenVINO, and 2-bit
-MatMulNBits for linear layers), quantising included. Weights are random draws: times do not depend on them. Keep the
-machine quiet.
+MatMulNBits for linear layers), quantising included. With `signs`, single layers of binary weights take the signs of their
+input, by counting bits, and are compared with the same layer on the input itself: ours in float32, and onnxruntime's in
+float32 and int8 (neither has a layer for signs). Weights are random draws: times do not depend on them. Keep the machine
+quiet.
 
-    python benchmarks/runtime.py [--cases linear conv mnist vgg] [--threads 1 2] [--batches 1 32] [--json FILE]
+    python benchmarks/runtime.py [--cases linear conv mnist vgg] [--activations float32 int8 signs] [--threads 1 2] [--batches 1 32] [--json FILE]
     python benchmarks/runtime.py --from FILE --plot benchmarks/runtime.svg  # table and picture of a measurement
 
 Needs onnx and onnxruntime; OpenVINO (`pip install openvino`) is used if it is there.
@@ -33,10 +35,13 @@ from torch import nn
 import lrnets
 from lrnets import export
 from lrnets.bench import interleaved
+from lrnets.methods.activations import SignConv2d, SignLinear
+from lrnets.methods.twin import filled
 from lrnets.models import cifar10_vgg, mnist_net
 from lrnets.tables import table
 
 Call = Callable[[], Any]
+KINDS = ("float32", "int8", "signs")  # of activations
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,14 @@ def drawn(case: Case, values: str) -> nn.Module:
     net = case.make()
     lrnets.convert_(net, values, keep=() if len(list(net.children())) == 1 else None)
     return lrnets.discretize(net)
+
+
+def on_signs(net: nn.Module) -> nn.Module:
+    """The same single layer, of the signs of its input."""
+    (layer,) = net.children()
+    kind = SignLinear if isinstance(layer, nn.Linear) else SignConv2d
+    weight, bias = layer.get_parameter("weight"), layer._parameters["bias"]
+    return nn.Sequential(filled(kind, layer, weight.detach(), bias))
 
 
 def onnx_call(path: Path, x: np.ndarray, threads: int) -> Call:
@@ -116,6 +129,8 @@ def engines(
     case: Case, values: str, activations: str, batch: int, threads: int, folder: Path
 ) -> dict[str, tuple[Call, int]]:
     """Each engine's call, and the bytes of its file; ours is first."""
+    if activations == "signs":
+        return engines_for_signs(case, batch, threads, folder)
     net = drawn(case, values)
     example = torch.randn(4, *case.shape)
     x = np.random.default_rng(0).normal(size=(batch, *case.shape)).astype(np.float32)
@@ -139,11 +154,33 @@ def engines(
     return found
 
 
+def engines_for_signs(case: Case, batch: int, threads: int, folder: Path) -> dict[str, tuple[Call, int]]:
+    """Ours on signs; ours in float32, and onnxruntime in float32 and int8, on the input itself."""
+    net = drawn(case, "binary")
+    example = torch.randn(4, *case.shape)
+    x = np.random.default_rng(0).normal(size=(batch, *case.shape)).astype(np.float32)
+    found: dict[str, tuple[Call, int]] = {}
+    for name, own in (("lrnets", on_signs(net)), ("lrnets float32", net)):
+        packed = export.save_packed(own, example, folder / f"{name}.safetensors")
+        loaded = lrnets_runtime.load(packed.path, threads=threads)
+        found[name] = (lambda loaded=loaded: loaded(x)), packed.bytes
+    int8 = {"activations": "int8", "calibration": [torch.from_numpy(x)]}
+    for name, choice in (("onnxruntime", {"weights": "float32"}), ("onnxruntime int8", int8)):
+        report = export.save_onnx(net, example, folder / f"{name}.onnx", **choice)
+        found[name] = onnx_call(report.path, x, threads), report.bytes
+    return found
+
+
+def makes_sense(case: Case, activations: str, values: str) -> bool:
+    """Signs are for single layers of binary weights."""
+    return activations != "signs" or (values == "binary" and case.name.startswith(("linear", "conv")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--values", nargs="+", choices=["binary", "ternary"], default=["binary", "ternary"])
-    parser.add_argument("--activations", nargs="+", choices=["float32", "int8"], default=["float32", "int8"])
+    parser.add_argument("--activations", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--rounds", type=int, default=15)
@@ -155,6 +192,8 @@ def main() -> None:
     figures: list[dict[str, Any]] = json.loads(args.source.read_text()) if args.source else []
     chosen = [] if args.source else [case for group in args.cases for case in CASES[group]]
     for setting in product(chosen, args.activations, args.values, args.batches, args.threads):
+        if not makes_sense(*setting[:3]):
+            continue
         figures.append(compare(*setting, args.rounds))
         if args.json:
             args.json.write_text(json.dumps(figures, indent=1))
@@ -193,6 +232,8 @@ HEADER = (
 
 def aim_of(figure: dict[str, Any]) -> float | None:
     """The ratio that is asked for."""
+    if figure["activations"] == "signs":
+        return None
     floats = figure["activations"] == "float32"
     if figure["case"].startswith("conv"):
         return (1.3 if figure["values"] == "binary" else 1.05) if floats else 1.0

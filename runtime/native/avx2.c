@@ -11,6 +11,7 @@
 #define ROW_BYTES 32
 #define HAS_ROWS
 #define WINOGRAD 1
+#define HAS_SIGNS
 
 static int supported(void) {
     __builtin_cpu_init();
@@ -252,5 +253,13 @@ static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blo
     else
         sum_rows(rows, x, blocks, 1, sums);
 }
+
+#include "signs_avx2.inc"
+
+static inline int byte_of_signs(const float *x) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_setzero_ps(), _CMP_GE_OQ));
+}
+
+#define count_differing count_by_nibbles
 
 #include "kernels.inc"

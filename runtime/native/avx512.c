@@ -1,4 +1,4 @@
-/* Kernels for x86-64 with AVX-512 (F, BW, VL) and VNNI. */
+/* Kernels for x86-64 with AVX-512 (F, BW, VL) and VNNI; vpopcntq is used where there is one. */
 #include "internal.h"
 
 #ifdef LRNETS_SIMULATE /* on a CPU without AVX-512: SIMDe computes the same in plain C, slowly */
@@ -16,6 +16,7 @@
 #define ROW_BYTES 64
 #define HAS_ROWS
 #define WINOGRAD 1
+#define HAS_SIGNS
 
 static int supported(void) {
 #ifdef LRNETS_SIMULATE
@@ -114,6 +115,45 @@ static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blo
         sums[r] = 0;
         for (int i = 0; i < 16; i++) sums[r] += parts[i];
     }
+}
+
+#include "signs_avx2.inc"
+
+static inline int byte_of_signs(const float *x) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_setzero_ps(), _CMP_GE_OQ));
+}
+
+#ifdef LRNETS_SIMULATE
+#define WITH_POPCOUNT
+static int has_popcount(void) { return 1; }
+#else
+#define WITH_POPCOUNT __attribute__((target("avx512vpopcntdq")))
+static int has_popcount(void) { return __builtin_cpu_supports("avx512vpopcntdq"); }
+#endif
+
+/* 8 outputs to a register, a word of each. */
+WITH_POPCOUNT static SEPARATE void count_by_vpopcntq(const uint64_t *panel, const uint64_t *places, int64_t words, int tile,
+                                                     int32_t counts[2][PANEL]) {
+    const uint64_t *other = places + (tile == 2 ? words : 0);
+    __m512i a0 = _mm512_setzero_si512(), a1 = a0, b0 = a0, b1 = a0;
+    for (int64_t i = 0; i < words; i++, panel += PANEL) {
+        const __m512i w0 = _mm512_load_si512((const void *)panel), w1 = _mm512_load_si512((const void *)(panel + 8));
+        const __m512i x = _mm512_set1_epi64((int64_t)places[i]), y = _mm512_set1_epi64((int64_t)other[i]);
+        a0 = _mm512_add_epi64(a0, _mm512_popcnt_epi64(_mm512_xor_si512(x, w0)));
+        a1 = _mm512_add_epi64(a1, _mm512_popcnt_epi64(_mm512_xor_si512(x, w1)));
+        b0 = _mm512_add_epi64(b0, _mm512_popcnt_epi64(_mm512_xor_si512(y, w0)));
+        b1 = _mm512_add_epi64(b1, _mm512_popcnt_epi64(_mm512_xor_si512(y, w1)));
+    }
+    const __m512i sums[2][2] = {{a0, a1}, {b0, b1}};
+    for (int p = 0; p < tile; p++)
+        for (int i = 0; i < 2; i++) _mm256_storeu_si256((__m256i *)(counts[p] + 8 * i), _mm512_cvtepi64_epi32(sums[p][i]));
+}
+
+static inline void count_differing(const uint64_t *panel, const uint64_t *places, int64_t words, int tile, int32_t counts[2][PANEL]) {
+    if (has_popcount())
+        count_by_vpopcntq(panel, places, words, tile, counts);
+    else
+        count_by_nibbles(panel, places, words, tile, counts);
 }
 
 #include "kernels.inc"

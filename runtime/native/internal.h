@@ -47,9 +47,22 @@ typedef struct conv {
     int32_t *zero_sum;                   /* zero * sum of an output's weights */
 } conv;
 
+/* A layer of binary weights on signs made ready: weights and what they meet are bits. */
+typedef struct signs {
+    int32_t groups, outputs, panels, channels; /* outputs, panels and channels of one group */
+    int32_t size[2], kernel[2];                /* of the input, as it is seen */
+    int32_t places;                            /* of the output, gathered at a time */
+    int64_t group_bytes, row_bytes, image_bytes; /* of a place's bits, a row's, an image's with its border */
+    int64_t words;                             /* of 64 bits that an output meets */
+    uint64_t *panels_data;                     /* [panel][word][16 outputs] */
+    int32_t *ones;                             /* [tap][output]: weights of +1 at a tap */
+    float *scale, *bias;
+} signs;
+
 typedef struct step {
     lrn_step plan;
     conv conv;
+    signs signs;
     int32_t phases; /* all threads meet after each */
     int32_t *windows;
     float *scale, *bias;
@@ -116,5 +129,9 @@ static inline int64_t block_inputs(const conv *c, const kernels *k) { /* of PLAN
 }
 
 int lrn_prepare_conv(const report *report, lrn_network *network, step *step);
+
+int lrn_check_signs(const report *report, const lrn_step *step, const lrn_value *in, const lrn_value *out);
+int lrn_prepare_signs(const report *report, lrn_network *network, step *step);
+void lrn_forget_signs(signs *signs);
 
 #endif

@@ -17,8 +17,8 @@ extern "C" {
 #define LRN_ABI 1 /* raised whenever a struct below changes */
 
 enum lrn_type { LRN_FLOAT32, LRN_UINT8 };
-enum lrn_kind { LRN_CONV, LRN_POOL, LRN_AFFINE, LRN_ADD, LRN_PLACE, LRN_RESHAPE, LRN_SOFTMAX, LRN_KINDS };
-enum lrn_activation { LRN_NONE, LRN_CLAMP, LRN_LEAKY };
+enum lrn_kind { LRN_CONV, LRN_POOL, LRN_AFFINE, LRN_ADD, LRN_PLACE, LRN_RESHAPE, LRN_SOFTMAX, LRN_MULTIPLY, LRN_SIGNS, LRN_KINDS };
+enum lrn_activation { LRN_NONE, LRN_CLAMP, LRN_LEAKY, LRN_SIGN, LRN_ABS };
 enum lrn_pool { LRN_MAX, LRN_AVERAGE };
 
 /* An image of height x width x channels in memory, channels innermost, inside a border of rows and columns that are
@@ -35,7 +35,10 @@ typedef struct lrn_value {
  *   y = activation(scale * sum + bias); on uint8 inputs, y = activation(float(sum w (q - zero)) * (step * scale) + bias).
  * Pool: windows[i] = (first, end, count) for the output rows, then for the output columns. Affine: scale and bias of each
  * channel. Add: input and other. Place: input's channels, rows or columns go into output at `axis` (0 channels, 1 rows, 2
- * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel. Softmax: along `axis`. */
+ * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel. Softmax: along `axis`.
+ * Multiply: input and other, whose sizes are the input's or 1. Signs: a convolution with weights of 1 bit of the input's
+ * signs (+1 where x >= 0, else -1), its padding 0; sums are exact, and scale and bias are rounded once. The input needs no
+ * border for it. */
 typedef struct lrn_step {
     int32_t kind, input, other, output;
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;

@@ -9,6 +9,7 @@
 #define LOOKUP_GROUP 3
 #define ROW_BYTES 16
 #define WINOGRAD 1
+#define HAS_SIGNS
 
 static int supported(void) { return 1; }
 
@@ -55,5 +56,36 @@ static SEPARATE void sums_of_bytes(const conv *c, const int8_t *panel, const uin
 }
 
 #define sums_of_bytes_wide sums_of_bytes
+
+static inline int byte_of_signs(const float *x) {
+    static const uint32_t places[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint32x4_t low = vandq_u32(vcgeq_f32(vld1q_f32(x), vdupq_n_f32(0)), vld1q_u32(places));
+    const uint32x4_t high = vandq_u32(vcgeq_f32(vld1q_f32(x + 4), vdupq_n_f32(0)), vld1q_u32(places + 4));
+    return (int)vaddvq_u32(vorrq_u32(low, high));
+}
+
+/* 2 outputs to a register, a word of each; a byte takes the ones of 31 words. */
+static SEPARATE void count_differing(const uint64_t *panel, const uint64_t *places, int64_t words, int tile, int32_t counts[2][PANEL]) {
+    for (int p = 0; p < tile; p++, places += words) {
+        uint64x2_t total[PANEL / 2];
+        for (int i = 0; i < PANEL / 2; i++) total[i] = vdupq_n_u64(0);
+        const uint64_t *w = panel;
+        for (int64_t first = 0; first < words; first += 31) {
+            const int64_t end = words - first < 31 ? words : first + 31;
+            uint8x16_t sum[PANEL / 2];
+            for (int i = 0; i < PANEL / 2; i++) sum[i] = vdupq_n_u8(0);
+            for (int64_t k = first; k < end; k++, w += PANEL) {
+                const uint64x2_t x = vdupq_n_u64(places[k]);
+                for (int i = 0; i < PANEL / 2; i++)
+                    sum[i] = vaddq_u8(sum[i], vcntq_u8(vreinterpretq_u8_u64(veorq_u64(x, vld1q_u64(w + 2 * i)))));
+            }
+            for (int i = 0; i < PANEL / 2; i++) total[i] = vpadalq_u32(total[i], vpaddlq_u16(vpaddlq_u8(sum[i])));
+        }
+        for (int i = 0; i < PANEL / 2; i++) {
+            counts[p][2 * i] = (int32_t)vgetq_lane_u64(total[i], 0);
+            counts[p][2 * i + 1] = (int32_t)vgetq_lane_u64(total[i], 1);
+        }
+    }
+}
 
 #include "kernels.inc"

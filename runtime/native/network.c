@@ -88,6 +88,11 @@ static int same_size(const lrn_value *a, const lrn_value *b) {
     return a->height == b->height && a->width == b->width && a->channels == b->channels;
 }
 
+static int spreads_over(const lrn_value *a, const lrn_value *b) { /* each size is b's, or 1 */
+    return (a->height == b->height || a->height == 1) && (a->width == b->width || a->width == 1) &&
+           (a->channels == b->channels || a->channels == 1);
+}
+
 static int same_meaning(const lrn_value *a, const lrn_value *b) {
     return a->type == b->type && (a->type == LRN_FLOAT32 || (a->step == b->step && a->zero == b->zero));
 }
@@ -113,7 +118,7 @@ static int check_step(const report *r, const lrn_value *values, int32_t count, c
     const lrn_value *in = values + s->input, *out = values + s->output;
     if (overlap(in, out) || (s->kind == LRN_ADD && overlap(values + s->other, out)))
         return lrn_wrong(r, "the output lies over an input");
-    if (s->activation < LRN_NONE || s->activation > LRN_LEAKY) return lrn_wrong(r, "activation %d", (int)s->activation);
+    if (s->activation < LRN_NONE || s->activation > LRN_ABS) return lrn_wrong(r, "activation %d", (int)s->activation);
     switch (s->kind) {
     case LRN_CONV: return check_conv(r, s, in, out);
     case LRN_POOL: return check_pool(r, s, in, out);
@@ -121,6 +126,8 @@ static int check_step(const report *r, const lrn_value *values, int32_t count, c
         if (!s->scale || !s->bias || s->channel_count != out->channels) return lrn_wrong(r, "scales of %lld channels", (long long)s->channel_count);
         return same_size(in, out) ? 0 : lrn_wrong(r, "sizes differ");
     case LRN_ADD: return same_size(in, out) && same_size(values + s->other, out) ? 0 : lrn_wrong(r, "sizes differ");
+    case LRN_MULTIPLY: return same_size(in, out) && spreads_over(values + s->other, out) ? 0 : lrn_wrong(r, "sizes differ");
+    case LRN_SIGNS: return lrn_check_signs(r, s, in, out);
     case LRN_PLACE: {
         const int32_t a[3] = {in->channels, in->height, in->width}, b[3] = {out->channels, out->height, out->width};
         if (s->axis < 0 || s->axis > 2 || s->start < 0) return lrn_wrong(r, "axis %d from %d", (int)s->axis, (int)s->start);
@@ -145,6 +152,7 @@ static void *keep(const void *from, int64_t bytes) {
 
 static int prepare_step(const report *r, lrn_network *net, step *s) {
     if (s->plan.kind == LRN_CONV) return lrn_prepare_conv(r, net, s);
+    if (s->plan.kind == LRN_SIGNS) return lrn_prepare_signs(r, net, s);
     if (s->plan.kind == LRN_POOL) {
         s->windows = keep(s->plan.windows, s->plan.window_count * (int64_t)sizeof(int32_t));
         if (!s->windows) return lrn_wrong(r, "out of memory");
@@ -234,6 +242,7 @@ void lrn_destroy(lrn_network *net) {
         free(c->scale);
         free(c->bias);
         free(c->zero_sum);
+        lrn_forget_signs(&net->steps[i].signs);
         free(net->steps[i].windows);
         free(net->steps[i].scale);
         free(net->steps[i].bias);

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from samples import described
+from samples import described, signs
 
 from lrnets_runtime import Network, PackedFileError, file
 from lrnets_runtime.images import prepare
@@ -85,12 +85,12 @@ def main(count, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network"
         originals = []
-        for quantized in (False, True):
-            file.write(path, *described(quantized=quantized))
+        for sample in (described(quantized=False), described(quantized=True), signs()):
+            file.write(path, *sample)
             originals.append(path.read_bytes())
         for _ in range(count):
             mutate = [flip, flip_data, cut, insert, change_graph, change_graph][rng.integers(6)]
-            path.write_bytes(bytes(mutate(rng, bytearray(originals[rng.integers(2)]))))
+            path.write_bytes(bytes(mutate(rng, bytearray(originals[rng.integers(3)]))))
             try:
                 network = Network(*file.read(path), threads=1)
                 if np.prod(network.input_shape) > 10**6:

@@ -30,6 +30,10 @@ def real(value, entry):
 def activated(y, activation):
     if activation.kind == "leaky":
         return y * f32(activation.slope) if y < 0 else y
+    if activation.kind == "sign":
+        return f32(1) if y >= 0 else f32(-1)
+    if activation.kind == "abs":
+        return -y if y < 0 else y
     if activation.kind == "clamp":
         if activation.low is not None and y < f32(activation.low):
             y = f32(activation.low)

@@ -15,6 +15,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Pool2d,
     Preparation,
     Reshape,
@@ -23,6 +24,8 @@ from lrnets_runtime.graph import (
 )
 from lrnets_runtime.packing import pack
 
+LEVELS = (-0.7, 0.3)
+SIGN = Activation("sign")
 RELU = Activation("clamp", low=0.0)
 
 
@@ -34,6 +37,9 @@ def random_weights(rng, coding, shape):
     if coding == "int8":
         values = rng.integers(-128, 128, shape, dtype=np.int8)
         return values, values
+    if coding == "levels":
+        values = rng.integers(-1, 2, shape)
+        return pack(values, "ternary"), np.where(values < 0, LEVELS[0], values * LEVELS[1]).astype(np.float32)
     values = rng.integers(-1, 2, shape) if coding == "ternary" else rng.integers(0, 2, shape) * 2 - 1
     return pack(values.astype(np.int8), coding), values
 
@@ -77,6 +83,37 @@ def everything(*, quantized: bool, seed: int = 0) -> tuple[Graph, dict[str, np.n
         for source, made in (("a", "b"), ("e", "h"), ("i", "j")):
             entries[made] = entries[source]
     return Graph("x", (2, 5, 5), "y", nodes, entries), tensors
+
+
+def signs(*, seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A small network with all that came with version 3: signs, sizes, products and two levels."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        "first.w": Weight("first.w", "levels", (6, 2, 3, 3), LEVELS),
+        "conv.w": Weight("conv.w", "binary", (4, 6, 3, 3)),
+        "mean.w": Weight("mean.w", "binary", (1, 6, 1, 1)),
+        "hidden.w": Weight("hidden.w", "binary", (7, 24)),
+        "last.w": Weight("last.w", "binary", (3, 7)),
+    }
+    tensors = {name: random_weights(rng, weight.coding, weight.shape)[0] for name, weight in weights.items()}
+    for name, size in {"first": 6, "norm": 4, "hidden": 7}.items():
+        tensors[f"{name}.s"] = rng.uniform(0.2, 0.6, size).astype(np.float32)
+        tensors[f"{name}.b"] = rng.uniform(-0.1, 0.1, size).astype(np.float32)
+    nodes = (
+        Conv2d("first", ("x",), "a", weights["first.w"], "first.s", "first.b", padding=(1, 1)),
+        Activate("sign", ("a",), "b", SIGN),
+        Activate("size", ("a",), "c", Activation("abs")),
+        Conv2d("mean", ("c",), "d", weights["mean.w"], None, None),
+        Conv2d("conv", ("b",), "e", weights["conv.w"], None, None, padding=(1, 1)),
+        Multiply("product", ("e", "d"), "f"),
+        Affine("norm", ("f",), "g", "norm.s", "norm.b", SIGN),
+        Pool2d("pool", ("g",), "h", "max", (2, 2), (2, 2), ceil_mode=True),
+        Pool2d("fewer", ("h",), "i", "max", (1, 2), (1, 1)),
+        Reshape("flatten", ("i",), "j", (24,)),
+        Linear("hidden", ("j",), "k", weights["hidden.w"], "hidden.s", "hidden.b", SIGN),
+        Linear("last", ("k",), "y", weights["last.w"], None, None),
+    )
+    return Graph("x", (2, 5, 5), "y", nodes), tensors
 
 
 def described(*, quantized: bool, seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:

@@ -179,8 +179,8 @@ def test_random_bytes(tmp_path, sample):
     [
         ({"format": None}, "its format is None, not 'lrnets-packed'"),
         ({"format": "pt"}, "its format is 'pt'"),
-        ({"version": "3"}, "its version is 3, this library reads up to 2; update lrnets-runtime"),
-        ({"version": "3", "graph": None, "new": "x"}, "update lrnets-runtime"),
+        ({"version": "4"}, "its version is 4, this library reads up to 3; update lrnets-runtime"),
+        ({"version": "4", "graph": None, "new": "x"}, "update lrnets-runtime"),
         ({"version": "0"}, "its version is '0', no whole number from 1"),
         ({"version": "01"}, "its version is '01'"),
         ({"version": "1.0"}, "its version is '1.0'"),

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import everything
+from samples import everything, signs
 from test_native import CONVS, float_bound, layer, seeded
+from test_signs import SHAPES, layer_on_signs, some_inputs
 
 from lrnets_runtime import native, reference
 from lrnets_runtime.plan import make_plan, place_images, value_of
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent / "native"
-COMMON = ("network", "prepare", "report", "pool", "plain")  # sources for every CPU
+COMMON = ("network", "prepare", "signs", "report", "pool", "plain")  # sources for every CPU
 ARM = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-Wno-psabi", f"-I{NATIVE}"]
 
@@ -98,6 +99,24 @@ def test_a_network_of_everything_on_arm(arm_program, tmp_path, quantized):
         np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
+def test_a_network_of_signs_on_arm(arm_program, tmp_path):
+    graph, tensors = signs()
+    x = seeded("signs").normal(size=(3, *graph.input_shape)).astype(np.float32)
+    expected, found = run_on_arm(arm_program, tmp_path, graph, tensors, x)
+    for result in found.values():
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(("shape", "size", "settings"), SHAPES[:9])
+def test_convolutions_of_signs_on_arm(arm_program, tmp_path, shape, size, settings):
+    rng = seeded("arm signs", shape)
+    graph, tensors, _ = layer_on_signs(rng, shape, size, **settings)
+    x = some_inputs(rng, (2, *graph.input_shape))
+    expected, found = run_on_arm(arm_program, tmp_path, graph, tensors, x)
+    for result in found.values():
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_all_of_the_native_tests_with_simulated_avx512(tmp_path):
     if not Path("/usr/include/simde").is_dir() or shutil.which("gcc") is None:
         pytest.skip("needs gcc and SIMDe (Debian: libsimde-dev)")
@@ -108,7 +127,8 @@ def test_all_of_the_native_tests_with_simulated_avx512(tmp_path):
     library = compile_("gcc", tmp_path / "simulated.so", objects, "-shared")
     environment = {**os.environ, "LRNETS_LIBRARY": str(library)}
     environment.pop(native.VARIABLE, None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", "avx512", str(HERE / "test_native.py")]
+    tests = [str(HERE / name) for name in ("test_native.py", "test_signs.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", "avx512", *tests]
     outcome = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, cwd=HERE.parent)
     assert outcome.returncode == 0, outcome.stdout[-3000:]
     assert " passed" in outcome.stdout

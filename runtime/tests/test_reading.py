@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import described, spelled_out
+from samples import described, signs, spelled_out
 
 from lrnets_runtime import PackedFileError
 from lrnets_runtime.errors import shown
@@ -31,8 +31,10 @@ from lrnets_runtime.shapes import infer_shapes
 
 GRAPH = described(quantized=True)[0]
 RAW = spelled_out(GRAPH)
+SIGNS = spelled_out(signs()[0])
 PLACES = {node.name: place for place, node in enumerate(GRAPH.nodes)}
 GONE = object()
+LEVELS = {"coding": "levels", "shape": [6, 2, 3, 3]}
 
 
 def at(path):
@@ -58,10 +60,47 @@ def changed(path, value):
 @pytest.mark.parametrize("quantized", [False, True])
 def test_round_trip(quantized):
     graph = described(quantized=quantized)[0]
-    assert {node.op for node in graph.nodes} == set(KINDS)
+    assert {node.op for node in graph.nodes} == set(KINDS) - {"multiply"}
     assert graph_from_json(graph.to_json()) == graph
     assert graph_from_json(json.loads(json.dumps(graph.to_json()))) == graph
     assert json.loads(json.dumps(graph.to_json())) == graph.to_json()  # lists, not tuples
+
+
+def test_round_trip_of_signs():
+    graph = signs()[0]
+    assert "multiply" in {node.op for node in graph.nodes}
+    assert graph_from_json(json.loads(json.dumps(graph.to_json()))) == graph
+    assert graph_from_json(spelled_out(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        (
+            0,
+            {"weight": {**LEVELS}},
+            "'first': weight: levels: is None; must be a list",
+        ),
+        (0, {"weight": {**LEVELS, "levels": [1]}}, "levels: has 1 entries"),
+        (
+            0,
+            {"weight": {**LEVELS, "levels": [1, "2"]}},
+            "levels: is '2'; must be a num",
+        ),
+        (0, {"weight": {**LEVELS, "levels": [1, 1e39]}}, r"levels: is 1e\+39"),
+        (0, {"weight": {**LEVELS, "coding": "ternary", "levels": [-1, 1]}}, "ternary weights take none"),
+        (1, {"activation": {"kind": "sign", "low": 0}}, "activation: low: is 0.0; sign takes none"),
+        (2, {"activation": {"kind": "abs", "slope": 1}}, "activation: slope: is 1.0; abs takes none"),
+        (5, {"inputs": ["e"]}, "inputs: 1 given; multiply takes 2"),
+        (5, {"inputs": ["d", "e"]}, r"'product' \(multiply\): \[1, 5, 5\] by \[4, 5, 5\]; each size"),
+        (5, {"inputs": ["e", "x"]}, r"\[4, 5, 5\] by \[2, 5, 5\]"),
+    ],
+)
+def test_mutations_of_signs_are_refused(place, change, message):
+    raw = signs()[0].to_json()
+    raw["nodes"][place] |= change
+    with pytest.raises(PackedFileError, match=message):
+        infer_shapes(graph_from_json(raw))
 
 
 @pytest.mark.parametrize("quantized", [False, True])
@@ -184,7 +223,7 @@ def test_graph_without_nodes():
         ("conv.scale", 1.0, "node 0 'conv': scale: is 1.0"),
         ("conv.bias", "__metadata__", "bias: is '__metadata__'"),
         ("conv.weight", None, "node 0 'conv': weight: is None; must be an object with tensor, coding, shape"),
-        ("conv.weight.coding", "int4", "weight: coding: is 'int4'; this version knows binary, ternary, float32, int8"),
+        ("conv.weight.coding", "int4", "weight: coding: is 'int4'; this version knows binary, ternary, levels"),
         ("conv.weight", GONE, "node 0 'conv': weight: is missing"),
         ("conv.weight.tensor", None, "weight: tensor: is None"),
         ("conv.weight.coding", GONE, "weight: coding: is missing"),
@@ -195,7 +234,11 @@ def test_graph_without_nodes():
         ("conv.weight.shape", [4, 0, 3, 3], "weight: shape: is 0"),
         ("conv.weight.extra", 1, "weight: unknown field 'extra'"),
         ("conv.activation", "relu", "node 0 'conv': activation: is 'relu'; must be an object"),
-        ("conv.activation.kind", "relu", "activation: kind: is 'relu'; this version knows none, clamp, leaky"),
+        (
+            "conv.activation.kind",
+            "relu",
+            "activation: kind: is 'relu'; this version knows none, clamp, leaky, sign",
+        ),
         ("conv.activation.kind", "leaky", "activation: low: is 0.0; leaky takes none"),
         ("conv.activation.low", None, "activation: clamp without low or high"),
         ("conv.activation.high", -1.0, "activation: low: is 0.0, above high, which is -1.0"),
@@ -338,14 +381,25 @@ def every_path(raw, prefix=()):
         yield from every_path(value, (*prefix, key))
 
 
-PATHS = list(every_path(RAW))[1:]
+def some_mutations(raw):
+    values = JSON | st.sampled_from([GONE, *range(7)])
+    return st.lists(st.tuples(st.sampled_from(list(every_path(raw))[1:]), values), min_size=1, max_size=3)
 
 
 @settings(max_examples=1000, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(PATHS), JSON | st.sampled_from([GONE, *range(7)])), min_size=1, max_size=3))
+@given(some_mutations(RAW))
 def test_random_mutations(mutations):
+    reads_or_refuses(copy.deepcopy(RAW), mutations)
+
+
+@settings(max_examples=400, deadline=None)
+@given(some_mutations(SIGNS))
+def test_random_mutations_of_signs(mutations):
+    reads_or_refuses(copy.deepcopy(SIGNS), mutations)
+
+
+def reads_or_refuses(raw, mutations):
     """What is read is a graph that writes itself down again, with shapes; everything else is a PackedFileError."""
-    raw = copy.deepcopy(RAW)
     for (*keys, last), value in mutations:
         inner = raw
         try:

@@ -56,7 +56,8 @@ def environment(tmp_path_factory):
 
 
 def test_the_native_tests_pass_under_the_sanitizers(environment):
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", str(HERE / "test_native.py")]
+    tests = [str(HERE / name) for name in ("test_native.py", "test_signs.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", *tests]
     outcome = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, cwd=HERE.parent)
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr)[-3000:]
 

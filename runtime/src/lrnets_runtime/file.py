@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from lrnets_runtime.errors import PackedFileError, refuse, shown
-from lrnets_runtime.graph import Affine, Conv2d, Graph, Linear, Shape, Weight
-from lrnets_runtime.packing import check_packed
+from lrnets_runtime.graph import Activation, Affine, Conv2d, Graph, Linear, Multiply, Shape, Weight
+from lrnets_runtime.packing import Coding, check_packed
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
 
-FORMAT, VERSION = "lrnets-packed", 2
+FORMAT, VERSION = "lrnets-packed", 3
 LARGEST_FILE = 2**32
 LONGEST_GRAPH = 2**24  # characters of JSON; 10,000 nodes take a quarter of it
 
 Tensors = dict[str, NDArray[Any]]
+NONE = Activation()
 _CODES = {"float32": "F32", "int8": "I8", "uint8": "U8"}  # safetensors' names
 
 
@@ -64,6 +65,15 @@ def size(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> int:
     return sum(len(part) for part in _parts(graph, tensors))
 
 
+def lowest_version(graph: Graph) -> int:
+    """The lowest version of the format that can say what this graph says."""
+    for node in graph.nodes:
+        levels = isinstance(node, (Conv2d, Linear)) and node.weight.coding == "levels"
+        if levels or isinstance(node, Multiply) or getattr(node, "activation", NONE).kind in ("sign", "abs"):
+            return 3
+    return 2
+
+
 def read(path: str | os.PathLike[str]) -> tuple[Graph, Tensors]:
     """The graph and tensors of a packed network; PackedFileError says what is wrong with the file."""
     path = Path(path)
@@ -93,7 +103,7 @@ def _parts(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes]
         _check_contents(use, tensors[use.tensor])
     text = json.dumps(graph.to_json(), separators=(",", ":"), allow_nan=False)
     _check_graph_length(text)
-    return _safetensors(tensors, {"format": FORMAT, "version": str(VERSION), "graph": text})
+    return _safetensors(tensors, {"format": FORMAT, "version": str(lowest_version(graph)), "graph": text})
 
 
 def _read(path: Path) -> tuple[Graph, Tensors]:
@@ -151,7 +161,7 @@ def _uses(graph: Graph) -> Iterator[_Use]:
         else:
             weight = node.weight
             channels = weight.shape[0]
-            packed = weight.coding in ("binary", "ternary")
+            packed = weight.packed
             dtype, shape = ("uint8", (weight.packed_bytes,)) if packed else (weight.coding, weight.shape)
             yield _Use(f"node {node.name!r}: weight", weight.tensor, dtype, shape, weight)
         for field, tensor in (("scale", node.scale), ("bias", node.bias)):
@@ -185,7 +195,8 @@ def _check_contents(use: _Use, tensor: NDArray[Any]) -> None:
         raise refuse(use.where, f"tensor {shown(use.tensor)} has {value} at {place}; all must be finite")
     if use.weight is not None and use.dtype == "uint8":
         try:
-            check_packed(tensor, use.weight.coding, use.weight.count)  # type: ignore[arg-type]
+            coding: Coding = "binary" if use.weight.coding == "binary" else "ternary"
+            check_packed(tensor, coding, use.weight.count)
         except PackedFileError as error:
             raise refuse(f"{use.where}: tensor {shown(use.tensor)}", str(error)) from None
 

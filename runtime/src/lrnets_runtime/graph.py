@@ -16,36 +16,49 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from lrnets_runtime.errors import refuse as refuse  # exported here too
 
 Shape: TypeAlias = tuple[int, ...]
-CODINGS = ("binary", "ternary", "float32", "int8")
+CODINGS = ("binary", "ternary", "levels", "float32", "int8")
+ACTIVATIONS = ("none", "clamp", "leaky", "sign", "abs")
 LARGEST = 2**28  # elements of one value, or of a weight; and bound of every whole number in a graph
 MOST_NODES = 10_000
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight tensor: how it is coded, its shape once decoded, the name of its packed tensor."""
+    """A weight tensor: how it is coded, its shape once decoded, the name of its packed tensor.
+
+    With coding levels it is packed as ternary weights are, and -1 and +1 stand for the two `levels`.
+    """
 
     tensor: str
-    coding: Literal["binary", "ternary", "float32", "int8"]
+    coding: Literal["binary", "ternary", "levels", "float32", "int8"]
     shape: Shape
+    levels: tuple[float, float] | None = None
 
     @property
     def count(self) -> int:
         return math.prod(self.shape)
 
     @property
+    def packed(self) -> bool:
+        """Whether several weights share a byte."""
+        return self.coding in ("binary", "ternary", "levels")
+
+    @property
     def packed_bytes(self) -> int:
         """Bytes of the packed tensor: 1 bit, 5 to a byte, 4 bytes, or 1 byte a weight."""
-        per = {"binary": (1, 8), "ternary": (1, 5), "float32": (4, 1), "int8": (1, 1)}
+        per = {"binary": (1, 8), "ternary": (1, 5), "levels": (1, 5), "float32": (4, 1), "int8": (1, 1)}
         bytes_, weights = per[self.coding]
         return -(-self.count * bytes_ // weights)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """none: x; clamp: min(max(x, low), high), where a missing bound does not bind; leaky: x or slope x below 0."""
+    """none: x; clamp: min(max(x, low), high), where a missing bound does not bind; leaky: x or slope x below 0.
 
-    kind: Literal["none", "clamp", "leaky"] = "none"
+    sign: +1 where x >= 0, else -1; abs: |x|.
+    """
+
+    kind: Literal["none", "clamp", "leaky", "sign", "abs"] = "none"
     low: float | None = None
     high: float | None = None
     slope: float | None = None
@@ -127,6 +140,14 @@ class Add(Step):
 
 
 @dataclass(frozen=True)
+class Multiply(Step):
+    """y = activation(a * b); each dimension of b is a's, or 1, and then b is the same all along it."""
+
+    op: ClassVar[str] = "multiply"
+    activation: Activation = Activation()
+
+
+@dataclass(frozen=True)
 class Concat(Step):
     """Values one after the other along a dimension; 0 is the first after the batch."""
 
@@ -159,7 +180,7 @@ class Activate(Step):
 
 
 Node: TypeAlias = (
-    Conv2d | Linear | Pool2d | AdaptivePool2d | Affine | Add | Concat | Reshape | Softmax | Activate
+    Conv2d | Linear | Pool2d | AdaptivePool2d | Affine | Add | Multiply | Concat | Reshape | Softmax | Activate
 )  # fmt: skip
 KINDS: dict[str, type] = {kind.op: kind for kind in Node.__args__}
 

@@ -18,8 +18,8 @@ from lrnets_runtime.errors import PackedFileError
 ABI = 1
 VARIABLE = "LRNETS_KERNELS"  # names the kernels to use; "reference" is NumPy
 FLOAT32, UINT8 = 0, 1
-CONV, POOL, AFFINE, ADD, PLACE, RESHAPE, SOFTMAX = range(7)
-ACTIVATIONS = {"none": 0, "clamp": 1, "leaky": 2}
+CONV, POOL, AFFINE, ADD, PLACE, RESHAPE, SOFTMAX, MULTIPLY, SIGNS = range(9)
+ACTIVATIONS = {"none": 0, "clamp": 1, "leaky": 2, "sign": 3, "abs": 4}
 POOLS = {"max": 0, "average": 1}
 
 

@@ -76,9 +76,12 @@ def check_packed(packed: NDArray[np.uint8], coding: Coding, count: int) -> None:
 
 
 def decode(tensor: NDArray[Any], weight: Weight) -> NDArray[Any]:
-    """A weight tensor in its shape: int8 for binary, ternary and int8 codings, float32 for float32."""
+    """A weight tensor in its shape: int8 for binary, ternary and int8 codings, float32 for levels and float32."""
     if weight.coding == "binary" or weight.coding == "ternary":
         tensor = unpack(tensor, weight.coding, weight.count)
+    elif weight.levels is not None:
+        low, high = weight.levels
+        tensor = np.array([low, 0, high], np.float32)[unpack(tensor, "ternary", weight.count) + 1]
     return tensor.reshape(weight.shape)
 
 

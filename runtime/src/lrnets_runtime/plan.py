@@ -27,6 +27,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Node,
     Pool2d,
     Reshape,
@@ -36,9 +37,10 @@ from lrnets_runtime.graph import (
 from lrnets_runtime.packing import decode
 from lrnets_runtime.reference import pool_windows
 from lrnets_runtime.shapes import infer_shapes
+from lrnets_runtime.signs import layers_on_signs, taken_in
 
 ALIGNMENT = 64
-BITS = {"binary": 1, "ternary": 2, "int8": 8, "float32": 32}
+BITS = {"binary": 1, "ternary": 2, "levels": 32, "int8": 8, "float32": 32}
 ONE = (1, 1)
 
 
@@ -107,13 +109,15 @@ def make_plan(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Plan:
     shapes, entries = infer_shapes(graph), graph.quantization or {}
     plan, places = Plan(), {}
     flattened = _flattened(graph, shapes)
+    on_signs = layers_on_signs(graph, shapes)
+    same = taken_in(graph, on_signs, flattened) | flattened.keys()
     places[graph.input] = plan.input = plan.image(graph.input_shape, entries.get(graph.input))
     for node in graph.nodes:
-        if isinstance(node, Reshape) and node.output in flattened:
+        if node.output in same:  # its readers read what it reads
             places[node.output] = places[node.inputs[0]]
             continue
         places[node.output] = plan.image(shapes[node.output], entries.get(node.output))
-        _add(plan, node, places, shapes, flattened, tensors)
+        _add(plan, node, places, shapes, tensors, on_signs=node.output in on_signs)
     plan.output = places[graph.output]
     return plan
 
@@ -135,8 +139,8 @@ def _flattened(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def _add(
-    plan: Plan, node: Node, places: Mapping[str, int], shapes: Mapping[str, Shape], flattened: Mapping[str, Shape],
-    tensors: Mapping[str, NDArray[Any]],
+    plan: Plan, node: Node, places: Mapping[str, int], shapes: Mapping[str, Shape],
+    tensors: Mapping[str, NDArray[Any]], *, on_signs: bool,
 ) -> None:  # fmt: skip
     source, target = places[node.inputs[0]], places[node.output]
     shape = shapes[node.inputs[0]]
@@ -144,14 +148,14 @@ def _add(
         case Conv2d():
             weight = decode(tensors[node.weight.tensor], node.weight)
             settings = {name: getattr(node, name) for name in ("stride", "padding", "dilation", "groups")}
-            _add_conv(plan, node, source, target, weight, tensors, settings)
+            _add_conv(plan, node, source, target, weight, tensors, settings, on_signs=on_signs)
         case Linear():
             if len(shape) != 1:
                 raise CannotRunError(f"{node.name}: a linear layer on {len(shape)} dimensions")
             weight = decode(tensors[node.weight.tensor], node.weight)
             image = plan.images[source]
             weight = weight.reshape(len(weight), image.channels, image.height, image.width)
-            _add_conv(plan, node, source, target, weight, tensors, {})
+            _add_conv(plan, node, source, target, weight, tensors, {}, on_signs=on_signs)
         case Pool2d() | AdaptivePool2d():
             windows = np.array([window for side in pool_windows(node, shape[1:]) for window in side], np.int32)
             plan.step(
@@ -163,6 +167,8 @@ def _add(
             plan.step(native.AFFINE, source, target, **vectors, **_activation(node.activation))
         case Add():
             plan.step(native.ADD, source, target, other=places[node.inputs[1]], **_activation(node.activation))
+        case Multiply():
+            plan.step(native.MULTIPLY, source, target, other=places[node.inputs[1]], **_activation(node.activation))
         case Concat():
             start = 0
             for name in node.inputs:
@@ -176,15 +182,17 @@ def _add(
 
 def _add_conv(
     plan: Plan, node: Conv2d | Linear, source: int, target: int, weight: NDArray[Any],
-    tensors: Mapping[str, NDArray[Any]], settings: dict[str, Any],
+    tensors: Mapping[str, NDArray[Any]], settings: dict[str, Any], *, on_signs: bool,
 ) -> None:  # fmt: skip
-    """`weight` is (out, in / groups, height, width)."""
+    """`weight` is (out, in / groups, height, width). On signs, the step takes them itself and needs no border."""
     if weight.dtype == np.float32 and plan.images[source].entry is not None:
         source = _add_dequantized(plan, source)
     image, padding = plan.images[source], settings.get("padding", (0, 0))
-    image.border = (max(image.border[0], padding[0]), max(image.border[1], padding[1]))
+    if not on_signs:
+        image.border = (max(image.border[0], padding[0]), max(image.border[1], padding[1]))
+    kind = native.SIGNS if on_signs else native.CONV
     plan.step(
-        native.CONV, source, target, bits=BITS[node.weight.coding], kernel=weight.shape[2:],
+        kind, source, target, bits=BITS[node.weight.coding], kernel=weight.shape[2:],
         **{"stride": ONE, "dilation": ONE} | settings, weights=plan.keep(weight.transpose(0, 2, 3, 1)),
         weight_count=weight.size, **_vectors(plan, node, len(weight), tensors), **_activation(node.activation),
     )  # fmt: skip

@@ -26,6 +26,7 @@ from lrnets_runtime.checks import (
 )
 from lrnets_runtime.errors import refuse, shown
 from lrnets_runtime.graph import (
+    ACTIVATIONS,
     CODINGS,
     KINDS,
     MOST_NODES,
@@ -87,7 +88,7 @@ def _node(raw: object, place: int, made: dict[str, None]) -> Node:
     given = fields(_filled(raw, op, own), where, ["op", *(key for key in expected if key not in implied)], implied)
     read = implied | {key: _FIELDS[key](given[key], f"{where}: {key}") for key in expected if key in given}
 
-    fewest, most = {"add": (2, 2), "concat": (1, MOST_NODES)}.get(op, (1, 1))
+    fewest, most = {"add": (2, 2), "multiply": (2, 2), "concat": (1, MOST_NODES)}.get(op, (1, 1))
     if not fewest <= len(read["inputs"]) <= most:
         needs = fewest if fewest == most else f"{fewest} to {most}"
         raise refuse(f"{where}: inputs", f"{len(read['inputs'])} given; {op} takes {needs}")
@@ -155,19 +156,31 @@ def _quantization(raw: object, made: Collection[str]) -> dict[str, tuple[float, 
 
 
 def _weight(raw: object, where: str) -> Weight:
-    given = fields(raw, where, ["tensor", "coding", "shape"])
+    given = fields(raw, where, ["tensor", "coding", "shape"], ["levels"])
+    coding = choice(given["coding"], CODINGS, f"{where}: coding")
     return Weight(
         tensor=name(given["tensor"], f"{where}: tensor"),
-        coding=choice(given["coding"], CODINGS, f"{where}: coding"),  # type: ignore[arg-type]
+        coding=coding,  # type: ignore[arg-type]
         shape=shape(given["shape"], f"{where}: shape"),
+        levels=_levels(given.get("levels"), coding, f"{where}: levels"),
     )
 
 
+def _levels(raw: object, coding: str, where: str) -> tuple[float, float] | None:
+    """What -1 and +1 stand for; coding levels has them, and no other."""
+    if coding != "levels":
+        if raw is not None:
+            raise refuse(where, f"is {shown(raw)}; {coding} weights take none, leave it out")
+        return None
+    low, high = (number(level, where) for level in sequence(raw, where, fewest=2, most=2))
+    return low, high
+
+
 def _activation(raw: object, where: str) -> Activation:
-    """none takes no numbers, clamp at least one bound, leaky a slope."""
+    """none, sign and abs take no numbers, clamp at least one bound, leaky a slope."""
     given = fields(raw, where, ["kind"], ["low", "high", "slope"])
-    kind = choice(given["kind"], ("none", "clamp", "leaky"), f"{where}: kind")
-    takes = {"none": (), "clamp": ("low", "high"), "leaky": ("slope",)}[kind]
+    kind = choice(given["kind"], ACTIVATIONS, f"{where}: kind")
+    takes = {"clamp": ("low", "high"), "leaky": ("slope",)}.get(kind, ())
     numbers: dict[str, float | None] = {}
     for key in ("low", "high", "slope"):
         numbers[key] = optional(number)(given.get(key), f"{where}: {key}")

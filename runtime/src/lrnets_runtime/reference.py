@@ -24,6 +24,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Node,
     Pool2d,
     Reshape,
@@ -83,7 +84,11 @@ def quantize(x: Floats, entry: Entry) -> NDArray[np.uint8]:
 
 
 def activate(x: Floats, activation: Activation) -> Floats:
-    """The activation in float32; NaN stays NaN."""
+    """The activation in float32; NaN stays NaN, save that its sign is -1."""
+    if activation.kind == "sign":
+        return np.where(x >= 0, np.float32(1), np.float32(-1))
+    if activation.kind == "abs":
+        return np.abs(x)
     if activation.kind == "leaky" and activation.slope is not None:
         return np.where(x < 0, x * np.float32(activation.slope), x)
     if activation.low is not None:
@@ -116,6 +121,8 @@ def _compute(node: Node, inputs: list[Value], tensors: Tensors) -> NDArray[Any]:
             return activate(y if bias is None else y + bias, node.activation)
         case Add():
             return activate(inputs[0].real + inputs[1].real, node.activation)
+        case Multiply():
+            return activate(inputs[0].real * inputs[1].real, node.activation)
         case Concat():
             return np.concatenate([part.real for part in inputs], axis=node.axis + 1)
         case Reshape():

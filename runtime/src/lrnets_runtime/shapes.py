@@ -15,6 +15,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Node,
     Pool2d,
     Reshape,
@@ -81,6 +82,13 @@ def _output_shape(node: Node, sources: list[Shape]) -> Shape:
         case Add():
             if sources[0] != sources[1]:
                 raise _misfit(node, f"adds {list(sources[0])} and {list(sources[1])}; their shapes must be equal")
+            return source
+        case Multiply():
+            other = sources[1]
+            if len(other) != len(source) or any(b not in (a, 1) for a, b in zip(source, other)):
+                raise _misfit(
+                    node, f"{list(source)} by {list(other)}; each size of the second must be the first's, or 1"
+                )
             return source
         case Concat():
             return _concat(node, sources)

@@ -36,6 +36,13 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """Where a value is at least 0."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
 class Call:
     """One call of an ATen operator: arguments by their names, and what it is in the network."""
 
@@ -51,6 +58,8 @@ class Call:
     def value(self, argument: str) -> Value:
         """An argument that must depend on the network's input."""
         found = self[argument]
+        if isinstance(found, Condition):
+            self.refuse(f"whose '{argument}' is a comparison", "use it in torch.where(x >= 0, 1.0, -1.0) only")
         return found if isinstance(found, Value) else self.refuse(f"with a constant '{argument}'")
 
     def constant(self, argument: str) -> Tensor:
@@ -109,7 +118,8 @@ class Builder:
             coded = recognise(weight)
             self.tensors[f"{name}.weight"] = pack(coded)
             # The tensor is kept, lest another come to lie at its address.
-            self.packed[key] = Weight(f"{name}.weight", coded.coding, tuple(weight.shape)), coded.scale, weight
+            stored = Weight(f"{name}.weight", coded.coding, tuple(weight.shape), coded.levels)
+            self.packed[key] = stored, coded.scale, weight
         stored, scale, _ = self.packed[key]
         vectors = {"scale": self.vector(f"{name}.scale", scale), "bias": self.vector(f"{name}.bias", bias)}
         return self.place(kind, name, (x,), shape, weight=stored, **vectors, **settings)

@@ -200,7 +200,7 @@ def _tolerance(graph: Graph, expected: Array) -> float:
 
 def _sums_floats(node: Node, quantized: bool) -> bool:
     if isinstance(node, (Conv2d, Linear)):
-        return not quantized or node.weight.coding == "float32"
+        return not quantized or node.weight.coding in ("float32", "levels")
     if isinstance(node, (Pool2d, AdaptivePool2d)):
         return node.kind == "average" and not quantized
     return isinstance(node, Softmax)

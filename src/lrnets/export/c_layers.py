@@ -17,6 +17,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Node,
     Pool2d,
     Reshape,
@@ -85,6 +86,8 @@ class _Lowering:
             case Add():
                 held = [self.held(name) for name in node.inputs]
                 yield self.call("add", node, {"count": math.prod(source), "from": held})
+            case Multiply():
+                yield self.call("multiply", node, self.spread(node))
             case Concat():
                 made = self.shapes[node.output]
                 first = 0
@@ -107,17 +110,28 @@ class _Lowering:
 
     def conv(self, node: Conv2d | Linear, fields: Fields) -> Call:
         weight, entry = node.weight, self.entries.get(node.inputs[0])
-        whole = weight.coding != "float32"
+        whole = weight.coding not in ("float32", "levels")
         kinds = ("FLOATS", "FLOAT_WEIGHTS") if entry is None else ("BYTES", "DEQUANTIZED")
-        kind = kinds[0 if whole else 1]
+        kind = "LEVELS" if weight.levels is not None else kinds[0 if whole else 1]
         fields = {
             "coding": Name(weight.coding.upper()), "sum": Name(kind), "weights": self.names[weight.tensor],
             **self.vectors(node), "factor": np.float32(entry[0] if entry is not None and whole else 1), **fields,
             "from": self.held(node.inputs[0]),
         }  # fmt: skip
-        needs = {weight.coding.upper(), f"SUM_{kind}"} | ({"GET"} if kind == "DEQUANTIZED" else set())
-        packed = weight.coding in ("binary", "ternary")
-        return self.call("conv", node, fields, room=weight.count // weight.shape[0] if packed else 0, needs=needs)
+        needs = {weight.coding.upper(), f"SUM_{kind}"} | ({"GET"} if kind in ("DEQUANTIZED", "LEVELS") else set())
+        if weight.levels is not None:
+            fields |= {"coding": Name("TERNARY"), "levels": [np.float32(level) for level in weight.levels]}
+            needs.add("TERNARY")
+        room = weight.count // weight.shape[0] if weight.packed else 0
+        return self.call("conv", node, fields, room=room, needs=needs)
+
+    def spread(self, node: Multiply) -> Fields:
+        """How far apart the numbers of the second input lie, in three dimensions: 0 along one that it has not."""
+        large, small = ((1,) * (3 - len(shape)) + shape for shape in map(self.shapes.__getitem__, node.inputs))
+        if len(large) > 3:
+            raise ValueError(f"layer {node.name!r} (multiply) has {len(large)} dimensions; C export knows up to 3")
+        steps = [math.prod(small[i + 1 :]) if size > 1 else 0 for i, size in enumerate(small)]
+        return {"size": list(large), "steps": steps, "from": [self.held(name) for name in node.inputs]}
 
     def pool(self, node: Pool2d | AdaptivePool2d, source: Shape) -> Call:
         sides, needs = [], set[str]()
@@ -175,6 +189,8 @@ class _Lowering:
             return fields
         if activation.kind == "leaky" and activation.slope is not None:
             return {"activation": Name("LEAKY"), "slope": np.float32(activation.slope)} | fields
+        if activation.kind in ("sign", "abs"):
+            return {"activation": Name(activation.kind.upper())} | fields
         bounds = {side: limit for side in ("low", "high") if (limit := getattr(activation, side)) is not None}
         flags = Name(" | ".join(side.upper() for side in bounds))
         return {"activation": flags, **{side: np.float32(limit) for side, limit in bounds.items()}} | fields
@@ -182,7 +198,7 @@ class _Lowering:
 
 def _needs(function: str, others: set[str]) -> frozenset[str]:
     """Sections of the template for a call: its function, and how it reads and writes."""
-    reads = {"GET"} if function in ("affine", "add", "copy", "softmax") else set()
+    reads = {"GET"} if function in ("affine", "add", "multiply", "copy", "softmax") else set()
     writes = set() if others & {"MAX_BYTES", "MAX_FLOATS"} else {"PUT"}
     return frozenset({function.upper(), *others, *reads, *writes})
 

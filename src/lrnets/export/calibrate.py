@@ -9,7 +9,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from lrnets_runtime import reference
-from lrnets_runtime.graph import AdaptivePool2d, Add, Concat, Conv2d, Graph, Linear, Node, Pool2d, Reshape, Softmax
+from lrnets_runtime.graph import (
+    Activate,
+    Activation,
+    AdaptivePool2d,
+    Add,
+    Concat,
+    Conv2d,
+    Graph,
+    Linear,
+    Multiply,
+    Node,
+    Pool2d,
+    Reshape,
+    Softmax,
+)
 from lrnets_runtime.shapes import infer_shapes
 
 from lrnets.errors import describe
@@ -17,6 +31,7 @@ from lrnets.export.coding import INT8_MAX, Array, Tensors
 
 Quantization: TypeAlias = dict[str, tuple[float, int]]  # value -> (step, zero point)
 Method: TypeAlias = Literal["percentile", "max"]
+UNCHANGED = Activation()
 SMALLEST_RANGE = 2.0**-110  # below it, a value is 0 for all we care
 
 
@@ -83,9 +98,16 @@ def _passes_bytes(node: Node) -> bool:
 
 
 def _kept_in_float(graph: Graph) -> Iterator[str]:
-    """The output, inputs of softmax, and inputs of layers so deep that their sums of bytes would not fit int32."""
+    """The output, inputs of softmax, and inputs of layers so deep that their sums of bytes would not fit int32.
+
+    Signs too, which are bits at best, and what they are the signs of: a byte would have 0 where a number was below.
+    """
     yield graph.output
     for node in graph.nodes:
+        if getattr(node, "activation", UNCHANGED).kind == "sign":
+            yield node.output
+            if isinstance(node, Activate):
+                yield node.inputs[0]
         if isinstance(node, Softmax):
             yield node.inputs[0]
         elif isinstance(node, (Conv2d, Linear)) and node.weight.coding != "float32":
@@ -104,6 +126,8 @@ def _float_values(graph: Graph, tensors: Tensors, x: Array) -> Iterator[tuple[st
         inputs = [values[name] for name in node.inputs]
         if isinstance(node, Add):
             made = reference.activate(inputs[0] + inputs[1], node.activation)
+        elif isinstance(node, Multiply):
+            made = reference.activate(inputs[0] * inputs[1], node.activation)
         elif isinstance(node, Concat):
             made = np.concatenate(inputs, axis=node.axis + 1)
         else:

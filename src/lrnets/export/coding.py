@@ -13,7 +13,7 @@ from lrnets.weights import levels_of
 
 Array: TypeAlias = np.ndarray
 Tensors: TypeAlias = dict[str, Array]
-Coding: TypeAlias = Literal["binary", "ternary", "float32", "int8"]
+Coding: TypeAlias = Literal["binary", "ternary", "levels", "float32", "int8"]
 INT8_MAX = 127
 
 
@@ -23,13 +23,14 @@ class Coded(NamedTuple):
     coding: Coding
     numbers: Array  # int8, or float32
     scale: Array | None  # (out,) float64; None is 1
+    levels: tuple[float, float] | None = None  # what numbers of -1 and +1 stand for, if not for themselves
 
 
 def recognise(weight: Tensor) -> Coded:
     """The smallest coding that holds the weights exactly; shape (out, ...).
 
-    {-s, +s} is binary and {-s, 0, +s} ternary, with one s or one for each output channel. A few levels that are whole
-    multiples of a unit, up to 127 of it, are int8. Anything else is float32.
+    {-s, +s} is binary and {-s, 0, +s} ternary, with one s or one for each output channel. {-n, 0, +p} are levels. A few
+    more that are whole multiples of a unit, up to 127 of it, are int8. Anything else is float32.
     """
     exact = weight.detach().double().cpu().numpy()
     size = np.abs(exact)
@@ -39,6 +40,10 @@ def recognise(weight: Tensor) -> Coded:
         if enough and np.all((size == 0) | (size == largest)):
             coding: Coding = "binary" if size.all() else "ternary"
             return Coded(coding, np.sign(exact).astype(np.int8), _scale_vector(largest, len(exact)))
+    found = levels_of(weight) or ()
+    negative, positive = [one for one in found if one < 0], [one for one in found if one > 0]
+    if len(negative) == len(positive) == 1:
+        return Coded("levels", np.sign(exact).astype(np.int8), None, (negative[0], positive[0]))
     unit = _unit_of_levels(weight)
     if unit is not None:
         return Coded("int8", np.rint(exact / unit).astype(np.int8), _scale_vector(unit, len(exact)))
@@ -55,6 +60,8 @@ def quantized(weight: Array) -> Coded:
 
 def pack(coded: Coded) -> Array:
     """The packed tensor of these weights: bytes of bits or trits, or the numbers as they are."""
+    if coded.coding == "levels":
+        return packing.pack(coded.numbers, "ternary")
     if coded.coding == "binary" or coded.coding == "ternary":
         return packing.pack(coded.numbers, coded.coding)
     return np.ascontiguousarray(coded.numbers)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from lrnets_runtime.graph import Activate, Add, Affine, Conv2d, Graph, Linear, Node, Reshape
+from lrnets_runtime.graph import Activate, Add, Affine, Conv2d, Graph, Linear, Multiply, Node, Reshape
 from lrnets_runtime.shapes import infer_shapes
 
 from lrnets.export.coding import Array, Tensors, pack, quantized
@@ -18,7 +18,10 @@ Vectored = (Conv2d, Linear, Affine)  # nodes with a scale and a bias
 
 def fold(traced: Traced) -> Traced:
     """All passes, in the order in which they help each other; afterwards all tensors are ready for a file."""
-    passes = (merge_reshapes, lift_over_reshapes, fold_affine, fuse_activations, merge_reshapes, round_vectors)
+    passes = (
+        merge_reshapes, lift_over_reshapes, fold_affine, fuse_activations, drop_scales_under_signs, merge_reshapes,
+        round_vectors,
+    )  # fmt: skip
     for one in passes:
         traced = one(traced)
     return traced
@@ -76,11 +79,28 @@ def fuse_activations(traced: Traced) -> Traced:
     nodes: list[Node] = []
     for node in graph.nodes:
         before = _producer(nodes, node.inputs[0])
-        if isinstance(node, Activate) and isinstance(before, (*Vectored, Add)) and _can_take_in(before, uses):
+        if isinstance(node, Activate) and isinstance(before, (*Vectored, Add, Multiply)) and _can_take_in(before, uses):
             nodes[nodes.index(before)] = replace(before, output=node.output, activation=node.activation)
         else:
             nodes.append(node)
     return Traced(replace(graph, nodes=tuple(nodes)), tensors)
+
+
+def drop_scales_under_signs(traced: Traced) -> Traced:
+    """sign(s z + t) = sign(+-z + t / |s|): a threshold without a scale, and exact where z is a whole number."""
+    graph, tensors = traced[0], dict(traced[1])
+    shapes = infer_shapes(graph)
+    nodes = list(graph.nodes)
+    for place, node in enumerate(nodes):
+        if not (isinstance(node, Vectored) and node.activation.kind == "sign" and node.scale is not None):
+            continue
+        s, t = tensors[node.scale], _vector(tensors, node.bias, 0.0)
+        size = np.where(s == 0, 1.0, np.abs(s))
+        channels = shapes[node.output][-1 if isinstance(node, Linear) else 0]
+        scale, bias = f"{node.name}.scale", f"{node.name}.bias"
+        tensors[scale], tensors[bias] = (np.broadcast_to(v, channels).copy() for v in (np.sign(s), t / size))
+        nodes[place] = replace(node, scale=scale, bias=bias)
+    return _without_unused(Traced(replace(graph, nodes=tuple(nodes)), tensors))
 
 
 def merge_reshapes(traced: Traced) -> Traced:
@@ -148,7 +168,7 @@ def _producer(nodes: Sequence[Node], value: str) -> Node | None:
     return next((node for node in reversed(nodes) if node.output == value), None)
 
 
-def _can_take_in(node: Conv2d | Linear | Affine | Add, uses: Counter[str]) -> bool:
+def _can_take_in(node: Conv2d | Linear | Affine | Add | Multiply, uses: Counter[str]) -> bool:
     return node.activation.kind == "none" and uses[node.output] == 1
 
 

@@ -34,6 +34,7 @@ from lrnets_runtime.graph import (
     Conv2d,
     Graph,
     Linear,
+    Multiply,
     Node,
     Pool2d,
     Reshape,
@@ -135,6 +136,11 @@ class OnnxWriter:
             return self.emit("LeakyRelu", [y], alpha=activation.slope)
         if activation.kind == "none":
             return y
+        if activation.kind == "abs":
+            return self.emit("Abs", [y])
+        if activation.kind == "sign":  # NaN is not at least 0
+            up = self.emit("GreaterOrEqual", [y, self.constant(np.float32(0), "low")])
+            return self.emit("Where", [up, *(self.constant(np.float32(one), "sign") for one in (1, -1))])
         if activation.low == 0 and activation.high is None:
             return self.emit("Relu", [y])
         bounds = [
@@ -171,6 +177,8 @@ class OnnxWriter:
                 return self.affine(node, inputs[0]), node.activation
             case Add():
                 return self.emit("Add", inputs), node.activation
+            case Multiply():
+                return self.emit("Mul", inputs), node.activation
             case Concat():
                 return self.emit("Concat", inputs, axis=node.axis + 1), UNCHANGED
             case Reshape():

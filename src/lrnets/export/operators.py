@@ -24,9 +24,9 @@ from lrnets_runtime.graph import (
 )
 from torch import Tensor
 
-from lrnets.export.builder import Builder, Call, Value
+from lrnets.export.builder import Builder, Call, Condition, Value
 
-Result: TypeAlias = Value | tuple[Value | None, ...]
+Result: TypeAlias = Value | Condition | tuple[Value | None, ...]
 Lowering: TypeAlias = Callable[[Builder, Call], Result]
 
 
@@ -139,7 +139,7 @@ def mean(b: Builder, call: Call) -> Value:
     if (len(x.shape), dims) not in ((3, {2, 3}), (2, {2})):
         call.refuse(
             f"over dimensions {call['dim']} of shape (batch, {', '.join(map(str, x.shape))})",
-            "the packed format knows the mean over height and width",
+            "the packed format knows the mean over height and width, and over channels",
         )
     places = _at_height_1(b, call, x, len(x.shape) == 2)
     y = b.emit(AdaptivePool2d, call.name, (places,), (x.shape[0], 1, 1), kind="average", size=(1, 1))
@@ -255,12 +255,13 @@ LOWERINGS: dict[str, Lowering] = {
 }  # fmt: skip
 
 KNOWN = (
-    "the packed format knows convolution, linear, batch norm, ReLU and other clamps, leaky ReLU, pooling, sums of two "
-    "values, concatenation, reshapes and softmax"
+    "the packed format knows convolution, linear, batch norm, ReLU and other clamps, leaky ReLU, signs, pooling, sums "
+    "and products of two values, concatenation, reshapes and softmax"
 )
 REMEDIES = {
     **dict.fromkeys(("log_softmax", "_log_softmax"), "leave it off: the largest logit has the largest probability"),
     **dict.fromkeys(("gelu", "silu", "sigmoid", "tanh", "elu"), "use ReLU, leaky ReLU or a clamp"),
+    **dict.fromkeys(("sign", "sgn"), "use torch.where(x >= 0, 1.0, -1.0), which is never 0"),
     **dict.fromkeys(("native_dropout", "bernoulli"), "give F.dropout training=self.training, or leave it out"),
     **dict.fromkeys(
         ("_native_batch_norm_legit", "instance_norm"),

@@ -15,9 +15,10 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from lrnets.errors import describe
-from lrnets.export.builder import Builder, Call, UnsupportedError, Value
+from lrnets.export.builder import Builder, Call, Condition, UnsupportedError, Value
 from lrnets.export.coding import Tensors
-from lrnets.export.operators import KNOWN, LOWERINGS, REMEDIES
+from lrnets.export.operators import KNOWN, REMEDIES
+from lrnets.export.sign_operators import CONDITIONS, LOWERINGS
 from lrnets.layers import lr_layers
 from lrnets.modes import evaluating
 
@@ -138,7 +139,7 @@ class _Tracer:
         if made is None or isinstance(made, (torch.SymInt, torch.SymBool, int, bool)):
             return _Symbol()  # sizes, and assertions about them
         inputs = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(i, (Value, _Symbol)) for i in inputs) and _is_fixed(node.target):
+        if not any(isinstance(i, (Value, Condition, _Symbol)) for i in inputs) and _is_fixed(node.target):
             return cast(Any, node.target)(*args, **kwargs)  # weights computed from parameters, say
         call = self.call(node, args, kwargs)
         return LOWERINGS[call.operator](self.builder, call)
@@ -157,7 +158,7 @@ class _Tracer:
         arguments = {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
         shape = self.without_batch(made, blank)
         dtypes = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)}
-        if dtypes - {made.dtype}:
+        if dtypes - {made.dtype} and name not in CONDITIONS:
             blank.refuse(f"from {', '.join(map(str, dtypes))} to {made.dtype}", "keep one number format throughout")
         return Call(name, arguments, shape, self.layer_name(path, name, node), where)
 

@@ -29,7 +29,7 @@ static float get(const held *from, const void *in, int32_t at) {
 #endif
 
 /* What becomes of a number once it is computed: its activation, then the way it is held. */
-enum { LOW = 1, HIGH = 2, LEAKY = 4 };
+enum { LOW = 1, HIGH = 2, LEAKY = 4, SIGN = 8, ABS = 16 };
 typedef struct {
     int32_t activation; /* LOW and HIGH say which bounds bind */
     float low, high, slope;
@@ -54,6 +54,8 @@ static void put(const result *made, void *out, int32_t at, float y) {
     if ((made->activation & LOW) && y < made->low) y = made->low;
     if ((made->activation & HIGH) && y > made->high) y = made->high;
     if ((made->activation & LEAKY) && y < 0.0f) y *= made->slope;
+    if (made->activation & SIGN) y = y >= 0.0f ? 1.0f : -1.0f; /* -1 for NaN */
+    if ((made->activation & ABS) && y < 0.0f) y = -y;
     if (made->as.step > 0.0f)
         ((uint8_t *)out)[at] = to_byte(&made->as, y);
     else
@@ -64,12 +66,13 @@ static void put(const result *made, void *out, int32_t at, float y) {
 #if HAS_CONV
 /* A convolution; a linear layer is one whose kernel is as wide as its input. */
 enum { BINARY, TERNARY, INT8, FLOAT32 };
-enum { BYTES, FLOATS, FLOAT_WEIGHTS, DEQUANTIZED };
+enum { BYTES, FLOATS, FLOAT_WEIGHTS, DEQUANTIZED, LEVELS };
 typedef struct {
     int32_t coding; /* of the weights */
     int32_t sum;    /* which of the sums below */
     const void *weights;
     const float *scale, *bias; /* for each output channel; 0 if all are 1 or 0 */
+    float levels[2];           /* what weights of -1 and +1 stand for, in a sum of LEVELS */
     float factor;              /* the step of an input of bytes against whole weights, else 1 */
     int32_t channels, groups, depth; /* output channels; groups of them; input channels in a group */
     int32_t size[2], places[2];      /* height and width of the input and of the output */
@@ -152,6 +155,23 @@ static float sum_floats(const conv_layer *l, const taps *t, const float *x, cons
 }
 
 #endif
+#if HAS_SUM_LEVELS
+/* Weights of two levels and 0, times float32 or what bytes stand for. */
+static float sum_levels(const conv_layer *l, const taps *t, const void *x, int32_t plane, const int8_t *w) {
+    const float levels[3] = {l->levels[0], 0.0f, l->levels[1]};
+    const int32_t dilation = l->dilation[1];
+    int32_t c, i, j, at;
+    float sum = 0.0f;
+    for (c = 0; c < l->depth; c++, plane += l->size[0] * l->size[1], w += l->kernel[0] * l->kernel[1])
+        for (i = t->first[0]; i < t->end[0]; i++) {
+            const int8_t *row = w + i * l->kernel[1];
+            at = plane + (t->start[0] + i * l->dilation[0]) * l->size[1] + t->start[1] + t->first[1] * dilation;
+            for (j = t->first[1]; j < t->end[1]; j++, at += dilation) sum += levels[row[j] + 1] * get(&l->from, x, at);
+        }
+    return sum;
+}
+
+#endif
 #if HAS_SUM_FLOAT_WEIGHTS || HAS_SUM_DEQUANTIZED
 /* Weights in float32, times float32 or what bytes stand for. */
 static float sum_float_weights(const conv_layer *l, const taps *t, const void *x, const float *w) {
@@ -210,6 +230,9 @@ static void run_conv(const conv_layer *l, const void *in, void *out, void *room)
 #endif
 #if HAS_SUM_FLOAT_WEIGHTS
                     case FLOAT_WEIGHTS: y = sum_float_weights(l, &t, (const float *)in + first, weights); break;
+#endif
+#if HAS_SUM_LEVELS
+                    case LEVELS: y = sum_levels(l, &t, in, first, weights); break;
 #endif
 #if HAS_SUM_DEQUANTIZED
                     case DEQUANTIZED: y = sum_float_weights(l, &t, (const uint8_t *)in + first, weights); break;
@@ -371,6 +394,25 @@ static void run_add(const add_layer *l, const void *one, const void *other, void
         const float x = get(&l->from[0], one, i), y = get(&l->from[1], other, i);
         put(&l->made, out, i, x + y);
     }
+}
+
+#endif
+#if HAS_MULTIPLY
+/* The second factor is the same along dimensions whose step is 0. */
+typedef struct {
+    int32_t size[3], steps[3];
+    held from[2];
+    result made;
+} multiply_layer;
+
+static void run_multiply(const multiply_layer *l, const void *one, const void *other, void *out) {
+    int32_t i, j, k, at = 0;
+    for (i = 0; i < l->size[0]; i++)
+        for (j = 0; j < l->size[1]; j++)
+            for (k = 0; k < l->size[2]; k++, at++) {
+                const float x = get(&l->from[0], one, at);
+                put(&l->made, out, at, x * get(&l->from[1], other, i * l->steps[0] + j * l->steps[1] + k * l->steps[2]));
+            }
 }
 
 #endif

@@ -1,0 +1,122 @@
+"""ATen operators of networks with binary activations: the sign, |x|, means over channels, products.
+
+XNOR-Net's scale map K, the mean size of what a place sees, is |x|, a mean over channels and a convolution by a
+constant. A mean over channels is a layer too: all its weights are 1 / channels, which is a bit each and a scale.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from lrnets_runtime.graph import Activate, Activation, Affine, Conv2d, Linear, Multiply
+from torch import Tensor
+
+from lrnets.export import operators
+from lrnets.export.builder import Builder, Call, Condition, Value
+from lrnets.export.operators import Lowering
+
+
+def at_least(b: Builder, call: Call) -> Condition:
+    """x >= 0, of which the sign is made."""
+    if not (isinstance(call["other"], (int, float)) and call["other"] == 0):
+        call.refuse("with anything but 0", SIGNS_ONLY)
+    return Condition(call.value("self"))
+
+
+def sign(b: Builder, call: Call) -> Value:
+    """where(x >= 0, 1, -1)."""
+    condition = call["condition"]
+    chosen = [float(c) if isinstance(c, (int, float)) else c for c in (call["self"], call["other"])]
+    if not isinstance(condition, Condition) or chosen != [1.0, -1.0]:
+        call.refuse(remedy=SIGNS_ONLY)
+    return b.emit(Activate, call.name, (condition.value,), call.shape, activation=Activation("sign"))
+
+
+def size(b: Builder, call: Call) -> Value:
+    return b.emit(Activate, call.name, (call.value("self"),), call.shape, activation=Activation("abs"))
+
+
+def mean(b: Builder, call: Call) -> Value:
+    """Over channels, (channels, ...) or (groups, channels, ...); or over places, as pooling."""
+    x = call.value("self")
+    dims = {d % (len(x.shape) + 1) for d in call["dim"] or ()}
+    if dims == {1}:
+        return _channel_mean(b, call, x, 1, x.shape[0], x.shape[1:])
+    if dims == {2} and len(x.shape) > 2:
+        return _channel_mean(b, call, x, x.shape[0], x.shape[1], x.shape[2:])
+    return operators.mean(b, call)
+
+
+def _channel_mean(b: Builder, call: Call, x: Value, groups: int, channels: int, places: tuple[int, ...]) -> Value:
+    """A layer of weights 1 / channels; places are none, a width, or a height and a width."""
+    if len(places) > 2:
+        call.refuse(f"over channels of {len(places)} dimensions", "the packed format knows up to 2")
+    ones = torch.full((groups, channels), 1 / channels, dtype=torch.float64)
+    if not places:
+        y = b.weighted(Linear, call, x, ones, None, (1,))
+        return b.reshape(y, call.shape, f"{call.name}.flat")
+    raised = (1, *places)[-2:]
+    x = b.reshape(x, (groups * channels, *raised), f"{call.name}.raised")
+    y = b.weighted(Conv2d, call, x, ones[:, :, None, None], None, (groups, *raised), groups=groups)
+    return b.reshape(y, call.shape, f"{call.name}.flat")
+
+
+def repeat(b: Builder, call: Call) -> Value:
+    """Each channel so many times, one after the other: a layer of weights 1, with a group for each channel."""
+    x, times, rank = call.value("self"), call["repeats"], len(call.shape)
+    if not isinstance(times, int) or call["dim"] is None or call["dim"] % (rank + 1) != 1 or rank not in (2, 3):
+        call.refuse("of anything but channels, so many times each", "repeat along dimension 1")
+    raised = b.reshape(x, (x.shape[0], *(1, *x.shape[1:])[-2:]), f"{call.name}.raised")
+    ones = torch.ones(x.shape[0] * times, 1, 1, 1)
+    y = b.weighted(Conv2d, call, raised, ones, None, (len(ones), *raised.shape[1:]), groups=x.shape[0])
+    return b.reshape(y, call.shape, f"{call.name}.flat")
+
+
+def multiply(b: Builder, call: Call) -> Value:
+    """Of two values, one of which may be smaller; or by a constant, one number or one for each channel."""
+    one, other = call["self"], call["other"]
+    if not isinstance(one, Value) or not isinstance(other, Value):
+        x, constant = (one, other) if isinstance(one, Value) else (other, one)
+        return _affine(b, call, x, "scale", constant)
+    if one.shape != call.shape:
+        one, other = other, one
+    spreads = len(one.shape) == len(other.shape) and all(m in (n, 1) for n, m in zip(one.shape, other.shape))
+    if one.shape != call.shape or not spreads:
+        call.refuse(f"of shapes {one.shape} and {other.shape}", "each size of one must be the other's, or 1")
+    return b.emit(Multiply, call.name, (one, other), call.shape)
+
+
+def add(b: Builder, call: Call) -> Value:
+    """Of two values of equal shapes; or of a constant, one number or one for each channel."""
+    one, other = call["self"], call["other"]
+    if isinstance(one, Value) and isinstance(other, (int, float, Tensor)):
+        return _affine(b, call, one, "bias", other * call["alpha"])
+    if isinstance(other, Value) and isinstance(one, Tensor) and call["alpha"] == 1:
+        return _affine(b, call, other, "bias", one)
+    return operators.add(b, call)
+
+
+def _affine(b: Builder, call: Call, x: Value, part: str, constant: float | Tensor) -> Value:
+    """x scaled or shifted, by a number for each channel, the first dimension."""
+    numbers = torch.as_tensor(constant).detach().double()
+    rank = len(x.shape)
+    if numbers.dim() == rank + 1 and numbers.shape[0] == 1:
+        numbers = numbers[0]  # the batch
+    sizes = (1,) * (rank - numbers.dim()) + tuple(numbers.shape)
+    if not rank or len(sizes) != rank or sizes[0] not in (1, x.shape[0]) or math.prod(sizes[1:]) != 1:
+        call.refuse(
+            f"of shape (batch, {', '.join(map(str, x.shape))}) and a constant of shape {tuple(numbers.shape)}",
+            "use one number, or one for each channel",
+        )
+    name = b.fresh(call.name)
+    vector = b.vector(f"{name}.{part}", numbers.reshape(-1).expand(x.shape[0]))
+    return b.place(Affine, name, (x,), call.shape, **{part: vector})
+
+
+SIGNS_ONLY = "the packed format knows comparisons only as torch.where(x >= 0, 1.0, -1.0)"
+CONDITIONS = ("ge", "where")  # their arguments or results are no numbers
+LOWERINGS: dict[str, Lowering] = {
+    **operators.LOWERINGS, "ge": at_least, "where": sign, "abs": size, "mean": mean, "mul": multiply, "add": add,
+    "repeat_interleave": repeat,
+}  # fmt: skip
