@@ -35,7 +35,8 @@ typedef struct lrn_value {
  *   y = activation(scale * sum + bias); on uint8 inputs, y = activation(float(sum w (q - zero)) * (step * scale) + bias).
  * Pool: windows[i] = (first, end, count) for the output rows, then for the output columns. Affine: scale and bias of each
  * channel. Add: input and other. Place: input's channels, rows or columns go into output at `axis` (0 channels, 1 rows, 2
- * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel. Softmax: along `axis`. */
+ * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel; place by place is the output
+ * if `axis` is 1, the input if it is 2. Softmax: along `axis`. */
 typedef struct lrn_step {
     int32_t kind, input, other, output;
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;
