@@ -35,7 +35,8 @@ typedef struct lrn_value {
  *   y = activation(scale * sum + bias); on uint8 inputs, y = activation(float(sum w (q - zero)) * (step * scale) + bias).
  * Pool: windows[i] = (first, end, count) for the output rows, then for the output columns. Affine: scale and bias of each
  * channel. Add: input and other. Place: input's channels, rows or columns go into output at `axis` (0 channels, 1 rows, 2
- * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel. Softmax: along `axis`.
+ * columns) from `start` on. Reshape: the same numbers, both sides counted channel by channel; place by place is the output
+ * if `axis` is 1, the input if it is 2. Softmax: along `axis`.
  * Multiply: input and other, whose sizes are the input's or 1. Signs: a convolution with weights of 1 bit of the input's
  * signs (+1 where x >= 0, else -1), its padding 0; sums are exact, and scale and bias are rounded once. The input needs no
  * border for it. */

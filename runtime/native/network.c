@@ -137,6 +137,7 @@ static int check_step(const report *r, const lrn_value *values, int32_t count, c
     }
     case LRN_RESHAPE:
         if (!same_meaning(in, out)) return lrn_wrong(r, "a reshape keeps its type and step");
+        if (s->axis < 0 || s->axis > 2) return lrn_wrong(r, "axis %d", (int)s->axis);
         return (int64_t)in->height * in->width * in->channels == (int64_t)out->height * out->width * out->channels ? 0 : lrn_wrong(r, "sizes differ");
     default: /* softmax */
         if (s->axis < 0 || s->axis > 2) return lrn_wrong(r, "axis %d", (int)s->axis);

@@ -1,5 +1,6 @@
 """Every kernel this CPU has against the reference: bytes equal, floats within a bound that grows with the depth."""
 
+import dataclasses
 import math
 import threading
 import zlib
@@ -10,6 +11,7 @@ from samples import RELU, everything, random_weights
 
 from lrnets_runtime import Network, native, reference
 from lrnets_runtime.graph import (
+    Activate,
     Activation,
     AdaptivePool2d,
     Add,
@@ -122,6 +124,83 @@ def test_linear_layers(kernels, coding, shape, batch, quantized):
     rng = seeded(coding, shape, batch)
     graph, tensors = layer(rng, coding, shape, quantized=quantized, conv=False, out_entry=batch != 2)
     agree(graph, tensors, rng.normal(size=(batch, shape[1])).astype(np.float32), threads=2)
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "bytes"])
+@pytest.mark.parametrize("coding", ["binary", "ternary", "int8", "float32"])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 40), (2, 7, 33), (2, 1, 3, 4, 19)])
+def test_linear_layers_on_several_dimensions(kernels, coding, shape, quantized):
+    """Each row as the same layer makes it of a vector: (..., in) -> (..., out)."""
+    rng = seeded(coding, shape)
+    quantized = quantized and coding != "float32"
+    graph, tensors = layer(rng, coding, (21, shape[-1]), quantized=quantized, conv=False)
+    several = dataclasses.replace(graph, input_shape=shape)
+    x = rng.normal(size=(3, *shape)).astype(np.float32)
+    for threads in (1, 2):
+        agree(several, tensors, x, threads)
+    rows = reference.run(graph, tensors, x.reshape(-1, shape[-1]))
+    np.testing.assert_array_equal(reference.run(several, tensors, x).reshape(-1, 21), rows)
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "bytes"])
+def test_rows_and_images_take_turns(kernels, quantized):
+    """Layers over the last dimension, a sum of rows, and steps that want them as images, one after the other."""
+    rng = np.random.default_rng(11)
+    weights = {"u": (12, 10), "v": (10, 12), "w": (7, 10), "f": (4, 3 * 5 * 7)}
+    tensors = {name: random_weights(rng, "ternary", shape)[0] for name, shape in weights.items()}
+    scales = {f"{name}.s": np.full(shape[0], 0.5, np.float32) for name, shape in weights.items()}
+    nodes = (
+        *(Linear(name, (source,), name, Weight(name, "ternary", weights[name]), f"{name}.s", None, RELU)
+          for name, source in (("u", "x"), ("v", "u"))),
+        Add("a", ("x", "v"), "a"),
+        Pool2d("p", ("v",), "p", "max", (3, 3), (1, 1), (1, 1)),
+        Add("b", ("a", "p"), "b"),
+        Linear("w", ("b",), "w", Weight("w", "ternary", weights["w"]), "w.s", None),
+        Reshape("r", ("w",), "r", (3 * 5 * 7,)),
+        Linear("f", ("r",), "f", Weight("f", "ternary", weights["f"]), "f.s", None),
+    )  # fmt: skip
+    names = ["x", *[node.output for node in nodes]]
+    graph = Graph("x", (3, 5, 10), "f", nodes, dict.fromkeys(names, (0.1, 100)) if quantized else None)
+    x = rng.normal(size=(4, 3, 5, 10)).astype(np.float32)
+    network = Network(graph, tensors | scales, threads=2)
+    assert network.kernels == kernels
+    expected = reference.run(graph, tensors | scales, x)
+    np.testing.assert_allclose(network(x), expected, rtol=0, atol=0 if quantized else 1e-4 * np.abs(expected).max())
+    reshapes = sum(step.kind == native.RESHAPE for step in make_plan(graph, tensors | scales).steps)
+    assert reshapes == 5  # x and b to rows; v, a and w from rows
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["floats", "bytes"])
+def test_values_of_any_number_of_dimensions(kernels, quantized):
+    nodes = (
+        Activate("c", ("x",), "c", RELU),
+        Concat("d", ("x", "c"), "d", 1),
+        Concat("e", ("d", "d"), "e", 3),
+        Concat("f", ("e", "e"), "f", 0),
+        Reshape("g", ("f",), "g", (2 * 2 * 6, 4, 10)),
+        Reshape("h", ("g",), "h", (2, 2, 3, 2, 2, 2, 10)),
+        Add("i", ("h", "h"), "y"),
+    )
+    names = ["x", *[node.output for node in nodes]]
+    graph = Graph("x", (2, 3, 4, 5), "y", nodes, dict.fromkeys(names, (0.03, 120)) if quantized else None)
+    x = np.random.default_rng(12).normal(size=(3, 2, 3, 4, 5)).astype(np.float32)
+    network = Network(graph, {}, threads=2)
+    assert network.kernels == kernels
+    np.testing.assert_array_equal(network(x), reference.run(graph, {}, x))
+    number = Graph("x", (), "y", (Activate("a", ("x",), "y", RELU),))
+    assert Network(number, {})(np.array([-1.0, 2.0], np.float32)).tolist() == [0, 2]
+    for axis in (0, 3):
+        softmax = Graph("x", (2, 3, 4, 5), "y", (Softmax("s", ("x",), "y", axis),))
+        assert Network(softmax, {}).kernels == kernels
+        np.testing.assert_allclose(Network(softmax, {})(x), reference.run(softmax, {}, x), rtol=1e-6, atol=0)
+
+
+def test_what_the_core_lacks_is_left_to_the_reference(kernels):
+    graph = Graph("x", (2, 3, 4, 5), "y", (Softmax("s", ("x",), "y", 2),))
+    x = np.random.default_rng(13).normal(size=(3, 2, 3, 4, 5)).astype(np.float32)
+    network = Network(graph, {})
+    assert network.kernels == "reference"
+    np.testing.assert_array_equal(network(x), reference.run(graph, {}, x))
 
 
 def test_the_extremes_of_bytes_do_not_overflow(kernels):

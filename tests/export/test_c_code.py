@@ -38,9 +38,9 @@ from lrnets_runtime.graph import (
 from lrnets_runtime.shapes import infer_shapes
 from torch import nn
 
-from lrnets.export import CReport, save_c, save_packed
+from lrnets.export import CReport, c_code, save_c, save_packed
 from lrnets.export.c_code import REQUANTIZED, ROUNDING, CSource, c_source
-from lrnets.export.c_plan import Call, plan_arena
+from lrnets.export.c_plan import Call, needed, plan_arena, pooled_convolutions
 from lrnets.export.c_text import comment, identifier, number, select
 from lrnets.models import mnist_net
 
@@ -172,6 +172,67 @@ def test_each_node(case: str, quantized: bool, tmp_path: Path) -> None:
         assert np.abs(outputs - expected).max() <= (0.05 if quantized else 1e-5 * max(1, np.abs(expected).max()))
 
 
+POOLS: dict[str, Node] = {
+    "side by side": Pool2d("p", ("y",), "z", "max", (2, 2), (2, 2)),
+    "over each other": Pool2d("p", ("y",), "z", "max", (3, 3), (2, 1), (1, 1), ceil_mode=True),
+    "with gaps": Pool2d("p", ("y",), "z", "max", (1, 2), (3, 3)),
+    "mean": Pool2d("p", ("y",), "z", "average", (4, 3), (3, 2), (2, 1), ceil_mode=True),
+    "adaptive": AdaptivePool2d("p", ("y",), "z", "max", (3, 2)),
+    "mean of all": AdaptivePool2d("p", ("y",), "z", "average", (1, 1)),
+}  # fmt: skip
+
+
+@needs_gcc
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("case", POOLS)
+def test_a_convolution_takes_its_pool_in(
+    case: str, quantized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal to the reference, and in float32 to the same layers one after the other; the map is not in the arena."""
+    pool = POOLS[case]
+    conv, tensors = weighted(Conv2d, "ternary", (6, 2, 3, 2), padding=(1, 1), groups=2, activation=CLAMP)
+    entries = entry("x", "y") | (entry("z") if pool.kind == "max" else entry("z", step=0.02, zero=90))
+    graph = Graph("x", (4, 8, 7), "z", (conv, pool), entries if quantized else None)
+    x = normal(8, 4, 8, 7)
+    source = c_source(graph, tensors, name="net", example=x[0])
+    outputs = runner(source, tmp_path)(x)
+    assert "run_conv_pool(" in source.code
+    assert "run_pool(" not in source.code
+    expected = reference.run(graph, tensors, x).reshape(8, -1)
+    if quantized:
+        assert np.array_equal(outputs, expected)
+    assert np.abs(outputs - expected).max() <= 1e-5
+    (tmp_path / "apart").mkdir()
+    monkeypatch.setattr(c_code, "pooled_convolutions", lambda *_: {})
+    apart = c_source(graph, tensors, name="net", example=x[0])
+    assert "run_pool(" in apart.code
+    assert np.array_equal(runner(apart, tmp_path / "apart")(x), outputs)
+    rows = max(end - first for first, end, _ in reference.pool_windows(pool, (8, 8))[0])
+    inside = 4 * 8 * 7 + -(-expected[0].size // 4) * 4 if quantized else 0  # else the caller has input and output
+    assert source.arena_bytes == inside + rows * 8 * (1 if quantized else 4) + 2 * 3 * 2  # and the decoded weights
+    checked = self_test(tmp_path / "net.c", "net", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    assert checked.stdout.startswith("net: OK")
+
+
+def test_pools_that_are_not_taken_in() -> None:
+    """One whose input others read too, or that is the output, and one that gives more than it takes."""
+    conv, tensors = weighted(Conv2d, "ternary", (3, 2, 2, 2))
+    pool = POOLS["side by side"]
+    shapes = {"x": (2, 7, 7)}
+    wide = Pool2d("p", ("y",), "z", "max", (3, 3), (1, 1), (1, 1))
+    for nodes, output, taken in [
+        ((conv, pool), "z", True),
+        ((conv, pool), "y", False),
+        ((conv, pool, Softmax("s", ("y",), "w", 0)), "w", False),
+        ((conv, wide), "z", False),
+    ]:
+        graph = needed(Graph("x", shapes["x"], output, nodes))
+        assert ("y" in pooled_convolutions(graph, infer_shapes(graph))) == taken
+    flat = Reshape("r", ("y",), "u", (108,)), Reshape("t", ("z",), "v", (27,))
+    graph = Graph("x", shapes["x"], "a", (conv, pool, *flat, Concat("c", ("u", "v"), "a", 0)))
+    assert "run_conv_pool" not in c_source(graph, tensors).code
+
+
 @needs_gcc
 def test_rounding_and_what_is_no_number(tmp_path: Path) -> None:
     special = [0.25, 0.75, 1.25, -0.25, -0.75, 1e30, -1e30, np.inf, -np.inf, np.nan, 125.9, -1.76, 2.0**-149, -0.0]
@@ -264,8 +325,9 @@ def test_mnist(mnist: tuple[str, nn.Module], activations: str, tmp_path: Path) -
     assert [path.name for path in sorted(tmp_path.glob("digits*"))] == ["digits.c", "digits.h"]
     assert report.flash_bytes == sum(layer.bytes for layer in packed.layers)
     assert report.difference == packed.difference
-    # conv1's output, pool1's and the decoded row of one channel are never needed with anything else
-    assert report.source.arena_bytes == (32 * 24 * 24 + 32 * 12 * 12) * (1 if activations == "int8" else 4)
+    # While conv2 runs: what pool1 gave, what pool2 gives, two rows of a channel, and the decoded weights of that.
+    numbers = 32 * 12 * 12 + 64 * 4 * 4 + 2 * 8
+    assert report.source.arena_bytes == numbers * (1 if activations == "int8" else 4) + 32 * 5 * 5
     assert report.ram_bytes == report.source.arena_bytes + 4 * 784 + 4 * 10
     assert report.source.tolerance is not None
     assert (report.source.tolerance == 0) == (activations == "int8")

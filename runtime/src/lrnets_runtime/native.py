@@ -20,6 +20,7 @@ VARIABLE = "LRNETS_KERNELS"  # names the kernels to use; "reference" is NumPy
 FLOAT32, UINT8 = 0, 1
 CONV, POOL, AFFINE, ADD, PLACE, RESHAPE, SOFTMAX, MULTIPLY, SIGNS = range(9)
 ACTIVATIONS = {"none": 0, "clamp": 1, "leaky": 2, "sign": 3, "abs": 4}
+TO_ROWS, FROM_ROWS = 1, 2  # axis of a RESHAPE
 POOLS = {"max": 0, "average": 1}
 
 

@@ -1,8 +1,10 @@
 """From a graph to what the C core runs: images in memory, steps between them, and where each image lies.
 
-Values become images with channels innermost: (c,) is 1 x 1 x c, (c, w) is 1 x w x c, (c, h, w) is h x w x c. A linear
-layer on a flattened image becomes a convolution that covers the image, so nothing is flattened. Zeros around an image
-that a convolution wants are part of it in memory. Memory is shared by values that are not needed at the same time.
+Values become images with channels innermost: (c,) is 1 x 1 x c, (c, w) is 1 x w x c, (c, h, w) is h x w x c, and what
+lies between the first and last of more dimensions is h. A linear layer on a flattened image becomes a convolution that
+covers the image, so nothing is flattened. On several dimensions it is a convolution of 1 x 1 over rows of features, the
+other form that a value can have; values stay in it from one such layer to the next. Zeros around an image that a
+convolution wants are part of it in memory. Memory is shared by values that are not needed at the same time.
 """
 
 from __future__ import annotations
@@ -104,21 +106,61 @@ class Plan:
         self.steps.append(step)
 
 
+@dataclass
+class Forms:
+    """The images of each value, made when somebody wants them: as the shape says, or (features, rows)."""
+
+    plan: Plan
+    shapes: Mapping[str, Shape]
+    entries: Mapping[str, tuple[float, int]]
+    images: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def make(self, value: str) -> int:
+        """A new image, to be written by the next step."""
+        self.images[value] = self.plan.image(self.shapes[value], self.entries.get(value))
+        return self.images[value]
+
+    def make_rows(self, value: str) -> int:
+        """The same for its rows."""
+        *rows, features = self.shapes[value]
+        self.rows[value] = self.plan.image((features, math.prod(rows)), self.entries.get(value))
+        return self.rows[value]
+
+    def image(self, value: str) -> int:
+        if value not in self.images:
+            self.plan.step(native.RESHAPE, self.rows[value], self.make(value), axis=native.FROM_ROWS)
+        return self.images[value]
+
+    def as_rows(self, value: str) -> int:
+        if value not in self.rows:
+            source = self.images[value]
+            self.plan.step(native.RESHAPE, source, self.make_rows(value), axis=native.TO_ROWS)
+        return self.rows[value]
+
+
 def make_plan(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Plan:
     """Steps for a graph that file.read found in order; CannotRunError if the C core lacks something."""
-    shapes, entries = infer_shapes(graph), graph.quantization or {}
-    plan, places = Plan(), {}
+    shapes, plan = infer_shapes(graph), Plan()
+    forms = Forms(plan, shapes, graph.quantization or {})
     flattened = _flattened(graph, shapes)
     on_signs = layers_on_signs(graph, shapes)
     same = taken_in(graph, on_signs, flattened) | flattened.keys()
-    places[graph.input] = plan.input = plan.image(graph.input_shape, entries.get(graph.input))
+    plan.input = forms.make(graph.input)
     for node in graph.nodes:
         if node.output in same:  # its readers read what it reads
-            places[node.output] = places[node.inputs[0]]
-            continue
-        places[node.output] = plan.image(shapes[node.output], entries.get(node.output))
-        _add(plan, node, places, shapes, tensors, on_signs=node.output in on_signs)
-    plan.output = places[graph.output]
+            forms.images[node.output] = forms.image(node.inputs[0])
+        elif isinstance(node, Linear) and len(shapes[node.output]) > 1:
+            source = forms.as_rows(node.inputs[0])
+            weight = decode(tensors[node.weight.tensor], node.weight)[:, :, None, None]
+            _add_conv(plan, node, source, forms.make_rows(node.output), weight, tensors, {}, on_signs=False)
+        elif isinstance(node, Add) and all(name in forms.rows for name in node.inputs):
+            one, other = (forms.rows[name] for name in node.inputs)
+            plan.step(native.ADD, one, forms.make_rows(node.output), other=other, **_activation(node.activation))
+        else:
+            sources = [forms.image(name) for name in node.inputs]
+            _add(plan, node, sources, forms.make(node.output), shapes, tensors, on_signs=node.output in on_signs)
+    plan.output = forms.image(graph.output)
     return plan
 
 
@@ -139,19 +181,16 @@ def _flattened(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def _add(
-    plan: Plan, node: Node, places: Mapping[str, int], shapes: Mapping[str, Shape],
+    plan: Plan, node: Node, sources: list[int], target: int, shapes: Mapping[str, Shape],
     tensors: Mapping[str, NDArray[Any]], *, on_signs: bool,
 ) -> None:  # fmt: skip
-    source, target = places[node.inputs[0]], places[node.output]
-    shape = shapes[node.inputs[0]]
+    source, shape = sources[0], shapes[node.inputs[0]]
     match node:
         case Conv2d():
             weight = decode(tensors[node.weight.tensor], node.weight)
             settings = {name: getattr(node, name) for name in ("stride", "padding", "dilation", "groups")}
             _add_conv(plan, node, source, target, weight, tensors, settings, on_signs=on_signs)
         case Linear():
-            if len(shape) != 1:
-                raise CannotRunError(f"{node.name}: a linear layer on {len(shape)} dimensions")
             weight = decode(tensors[node.weight.tensor], node.weight)
             image = plan.images[source]
             weight = weight.reshape(len(weight), image.channels, image.height, image.width)
@@ -163,21 +202,24 @@ def _add(
                 window_count=windows.size,
             )  # fmt: skip
         case Affine() | Activate():
-            vectors = _vectors(plan, node, shape[0], tensors)
+            vectors = _vectors(plan, node, shape[0] if shape else 1, tensors)
             plan.step(native.AFFINE, source, target, **vectors, **_activation(node.activation))
         case Add():
-            plan.step(native.ADD, source, target, other=places[node.inputs[1]], **_activation(node.activation))
+            plan.step(native.ADD, source, target, other=sources[1], **_activation(node.activation))
         case Multiply():
-            plan.step(native.MULTIPLY, source, target, other=places[node.inputs[1]], **_activation(node.activation))
+            one, other = plan.images[source], plan.images[sources[1]]
+            if other.height not in (one.height, 1):  # of several dimensions in one, only some are 1
+                raise CannotRunError(f"{node.name}: {list(shapes[node.inputs[1]])} by {list(shape)}")
+            plan.step(native.MULTIPLY, source, target, other=sources[1], **_activation(node.activation))
         case Concat():
-            start = 0
-            for name in node.inputs:
-                plan.step(native.PLACE, places[name], target, axis=_axis(node.axis, shape), start=start)
-                start += shapes[name][node.axis]
+            start, each = 0, math.prod(shape[2:-1]) if node.axis == 1 else 1  # h of an image for one along the axis
+            for name, part in zip(node.inputs, sources):
+                plan.step(native.PLACE, part, target, axis=_axis(node, shape), start=start)
+                start += shapes[name][node.axis] * each
         case Reshape():
             plan.step(native.RESHAPE, source, target)
         case Softmax():
-            plan.step(native.SOFTMAX, source, target, axis=_axis(node.axis, shape))
+            plan.step(native.SOFTMAX, source, target, axis=_axis(node, shape))
 
 
 def _add_conv(
@@ -248,19 +290,17 @@ def value_of(image: Image) -> native.Value:
 
 
 def _height_width_channels(shape: Shape) -> tuple[int, int, int]:
-    match shape:
-        case (channels,):
-            return 1, 1, channels
-        case (channels, width):
-            return 1, width, channels
-        case (channels, height, width):
-            return height, width, channels
-    raise CannotRunError(f"a value of {len(shape)} dimensions")
+    width = shape[-1] if len(shape) > 1 else 1
+    return math.prod(shape[1:-1]), width, shape[0] if shape else 1
 
 
-def _axis(axis: int, shape: Shape) -> int:
+def _axis(node: Concat | Softmax, shape: Shape) -> int:
     """The C core's number of a dimension: 0 channels, 1 rows, 2 columns."""
-    return 2 if axis == 1 and len(shape) == 2 else axis
+    if node.axis in (0, len(shape) - 1):
+        return 2 if node.axis else 0
+    if len(shape) > 3 and not (isinstance(node, Concat) and node.axis == 1):
+        raise CannotRunError(f"{node.name}: dimension {node.axis} of {len(shape)}")
+    return 1
 
 
 def _aligned(size: int) -> int:

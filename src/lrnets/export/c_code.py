@@ -20,7 +20,18 @@ from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
 
 from lrnets.export.c_layers import calls_of
-from lrnets.export.c_plan import ALIGNMENT, Arena, Call, Name, Outside, Place, needed, places_of, plan_arena
+from lrnets.export.c_plan import (
+    ALIGNMENT,
+    Arena,
+    Call,
+    Name,
+    Outside,
+    Place,
+    needed,
+    places_of,
+    plan_arena,
+    pooled_convolutions,
+)
 from lrnets.export.c_text import (
     check_header_name,
     check_name,
@@ -51,7 +62,7 @@ class CLayer:
     weight_bytes: int
     other_bytes: int  # scales and biases
     output_bytes: int
-    room_bytes: int  # for decoded weights, while it runs
+    room_bytes: int  # while it runs: for decoded weights, and rows of its result that a pool takes in
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,8 @@ def c_source(
     used = _used_tensors(graph, tensors, shapes)
     names = {tensor: Name(identifier("tensor", i, tensor)) for i, tensor in enumerate(used)}
     places = places_of(graph)
-    calls = calls_of(graph, places, names)
+    pooled = pooled_convolutions(graph, shapes)
+    calls = calls_of(graph, places, names, pooled)
     arena = plan_arena(calls, _sizes(graph, shapes))
     arena_bytes = max(arena.bytes, ALIGNMENT)  # C has no array of nothing
     expected, tolerance = None, None
@@ -120,10 +132,11 @@ def c_source(
     if example is not None and expected is not None and tolerance is not None:
         parts.append(_test(name, example, expected, tolerance))
     input_shape, output_shape = shapes[graph.input], shapes[graph.output]
+    shown = places | {name: places[taken.pool.output] for name, taken in pooled.items()}
     return CSource(
         code="\n".join(parts),
         header=_header(name, header_name, input_shape, output_shape, arena_bytes, tested=example is not None),
-        layers=tuple(_rows(graph, used, shapes, calls, places)),
+        layers=tuple(_rows(graph, used, shapes, calls, shown)),
         arena_bytes=arena_bytes,
         input_bytes=4 * math.prod(input_shape),
         output_bytes=4 * math.prod(output_shape),
@@ -172,7 +185,7 @@ def _rows(
     for node in graph.nodes:
         weight = node.weight if isinstance(node, (Conv2d, Linear)) else None
         vectors = (node.scale, node.bias) if isinstance(node, (Conv2d, Linear, Affine)) else ()
-        own = places[node.output] == node.output  # neither a reshape nor the caller's memory
+        own = places[node.output] == node.output  # neither a reshape, nor taken in by a pool, nor the caller's memory
         yield CLayer(
             name=node.name,
             kind=node.op,
@@ -225,7 +238,7 @@ def _run(name: str, calls: Sequence[Call], arena: Arena) -> str:
     lines = []
     for step, call in enumerate(calls):
         arguments = [f"&{_layer_name(call, step)}", *map(where, call.inputs), where(call.output)]
-        if call.function == "conv":
+        if call.function in ("conv", "conv_pool"):
             arguments.append(f"base + {arena.rooms[step]}" if call.room else "0")
         lines.append(f"    run_{call.function}({', '.join(arguments)});\n")
     body = "".join(lines)

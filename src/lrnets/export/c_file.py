@@ -47,14 +47,15 @@ class CReport:
             )
             for r in source.layers
         ]  # fmt: skip
-        header = ("layer", "kind", "output", "coding", "weights", "others", "output RAM", "decoding RAM")
+        header = ("layer", "kind", "output", "coding", "weights", "others", "output RAM", "room")
         off = f"{self.difference:.2g} off where the largest is {self.largest_output:.3g}"
         return "\n".join(
             [
                 table(header, rows, right=range(4, 8)),
                 f"flash: {source.flash_bytes:,} bytes of constants; the code, about 2 KB as compiled, comes on top",
                 f"RAM: {source.ram_bytes:,} bytes: arena {source.arena_bytes:,}, where values share memory, "
-                f"input {source.input_bytes:,} and output {source.output_bytes:,}; the stack comes on top",
+                f"input {source.input_bytes:,} and output {source.output_bytes:,}; the stack comes on top; "
+                "room is for decoded weights, and for rows on their way to a pool",
                 f"{self.path} and .h: {self.name}_run, {self.activations} activations; outputs for the example {off}",
             ]
         )

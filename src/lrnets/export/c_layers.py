@@ -26,23 +26,29 @@ from lrnets_runtime.graph import (
 )
 from lrnets_runtime.shapes import infer_shapes
 
-from lrnets.export.c_plan import Call, Fields, Name, Outside, Place
+from lrnets.export.c_plan import Call, Fields, Name, Outside, Place, Pooled, aligned
 
 LARGEST_INT32 = 2**31 - 1
 ONE = [1, 1]
 
 
-def calls_of(graph: Graph, places: Mapping[str, Place], names: Mapping[str, Name]) -> list[Call]:
+def calls_of(
+    graph: Graph, places: Mapping[str, Place], names: Mapping[str, Name], pooled: Mapping[str, Pooled]
+) -> list[Call]:
     """All calls in order, with the first and last where input and output are not held as the caller has them.
 
-    `names` has the identifiers of the tensors.
+    `names` has the identifiers of the tensors, `pooled` the convolutions that take a pool in.
     """
     lower = _Lowering(graph, places, names)
     calls = list[Call]()
     if places[graph.input] is not Outside.INPUT:
         calls.append(lower.whole_copy("input", Outside.INPUT, None, places[graph.input], graph.input))
+    taken_in = {pool.pool.output for pool in pooled.values()}
     for node in graph.nodes:
-        calls.extend(lower(node))
+        if isinstance(node, Conv2d) and node.output in pooled:
+            calls.append(lower.conv_pool(node, pooled[node.output]))
+        elif node.output not in taken_in:
+            calls.extend(lower(node))
     if places[graph.output] is not Outside.OUTPUT:
         calls.append(lower.whole_copy("output", places[graph.output], graph.output, Outside.OUTPUT, None))
     return calls
@@ -57,19 +63,11 @@ class _Lowering:
         source = self.shapes[node.inputs[0]]
         match node:
             case Conv2d():
-                channels, height, width = source
-                fields: Fields = {
-                    "channels": node.weight.shape[0], "groups": node.groups, "depth": channels // node.groups,
-                    "size": [height, width], "places": list(self.shapes[node.output][1:]),
-                    "kernel": list(node.weight.shape[2:]), "stride": list(node.stride), "padding": list(node.padding),
-                    "dilation": list(node.dilation), "channel_step": math.prod(self.shapes[node.output][1:]),
-                    "place_step": 1,
-                }  # fmt: skip
-                yield self.conv(node, fields)
+                yield self.conv2d(node)
             case Linear():
                 out, features = node.weight.shape
                 rows = math.prod(source[:-1])
-                fields = {
+                fields: Fields = {
                     "channels": out, "groups": 1, "depth": 1, "size": [rows, features], "places": [rows, 1],
                     "kernel": [1, features], "stride": ONE, "padding": [0, 0], "dilation": ONE, "channel_step": 1,
                     "place_step": out,
@@ -108,6 +106,27 @@ class _Lowering:
             case Reshape():
                 pass
 
+    def conv2d(self, node: Conv2d) -> Call:
+        channels, height, width = self.shapes[node.inputs[0]]
+        fields: Fields = {
+            "channels": node.weight.shape[0], "groups": node.groups, "depth": channels // node.groups,
+            "size": [height, width], "places": list(self.shapes[node.output][1:]),
+            "kernel": list(node.weight.shape[2:]), "stride": list(node.stride), "padding": list(node.padding),
+            "dilation": list(node.dilation), "channel_step": math.prod(self.shapes[node.output][1:]), "place_step": 1,
+        }  # fmt: skip
+        return self.conv(node, fields)
+
+    def conv_pool(self, node: Conv2d, pooled: Pooled) -> Call:
+        """Both in one; the room holds the rows that a row of windows looks at, then the decoded weights."""
+        conv, pool = self.conv2d(node), self.pool(pooled.pool, self.shapes[node.output], pooled.band)
+        numbers = pooled.band * self.shapes[node.output][2]
+        band = aligned(numbers if node.output in self.entries else 4 * numbers)
+        return Call(
+            "conv_pool", f"{node.name}, {pooled.pool.name}",
+            {"conv": conv.fields, "pool": pool.fields, "band_bytes": band}, conv.inputs, pool.output, band + conv.room,
+            conv.needs - {"CONV"} | pool.needs - {"POOL"} | {"CONV_POOL"},
+        )  # fmt: skip
+
     def conv(self, node: Conv2d | Linear, fields: Fields) -> Call:
         weight, entry = node.weight, self.entries.get(node.inputs[0])
         whole = weight.coding not in ("float32", "levels")
@@ -133,7 +152,8 @@ class _Lowering:
         steps = [math.prod(small[i + 1 :]) if size > 1 else 0 for i, size in enumerate(small)]
         return {"size": list(large), "steps": steps, "from": [self.held(name) for name in node.inputs]}
 
-    def pool(self, node: Pool2d | AdaptivePool2d, source: Shape) -> Call:
+    def pool(self, node: Pool2d | AdaptivePool2d, source: Shape, band: int | None = None) -> Call:
+        """`band` rows are in memory; all, unless said otherwise."""
         sides, needs = [], set[str]()
         made = self.shapes[node.output]
         for i, (size, places) in enumerate(zip(source[1:], made[1:])):
@@ -151,7 +171,10 @@ class _Lowering:
             _check_int32(node, math.prod(size + 2 * side for size, side in zip(source[1:], node.padding)))
         held = "FLOATS" if node.inputs[0] not in self.entries else "BYTES"
         kind = f"{node.kind.upper()}_{held}"
-        fields = {"kind": Name(kind), "channels": source[0], "sides": sides, "from": self.held(node.inputs[0])}
+        fields = {
+            "kind": Name(kind), "channels": source[0], "band": band or source[1], "sides": sides,
+            "from": self.held(node.inputs[0]),
+        }  # fmt: skip
         return self.call("pool", node, fields, needs=needs | {kind})
 
     def whole_copy(self, title: str, source: Place, held: str | None, target: Place, made: str | None) -> Call:

@@ -2,18 +2,22 @@
 
 Values are in torch's order, channels first. One that is float32 and the network's input or output lies in the caller's
 memory. All others share an arena with those that are not needed at the same time, and with room for the decoded weights
-of one output channel. A reshape is the same memory under another name.
+of one output channel. A reshape is the same memory under another name. What a convolution gives is never in memory as a
+whole if only a pool reads it: that is computed row by row, as the convolution goes.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
 from lrnets_runtime.arena import Span, place
-from lrnets_runtime.graph import Graph, Node, Reshape
+from lrnets_runtime.graph import AdaptivePool2d, Conv2d, Graph, Node, Pool2d, Reshape, Shape
+from lrnets_runtime.reference import pool_windows
 
 ALIGNMENT = 4
 
@@ -66,6 +70,30 @@ def needed(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(reversed(kept)), quantization=entries or None)
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """A pool that a convolution takes in, and how many rows of one channel it looks at together."""
+
+    pool: Pool2d | AdaptivePool2d
+    band: int
+
+
+def pooled_convolutions(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, Pooled]:
+    """By a convolution's output: the pool that alone reads it, if its windows and results take less memory."""
+    reads = Counter([*(name for node in graph.nodes for name in node.inputs), graph.output])
+    convolved = {node.output for node in graph.nodes if isinstance(node, Conv2d)}
+    found = dict[str, Pooled]()
+    for node in graph.nodes:
+        source = node.inputs[0]
+        if isinstance(node, (Pool2d, AdaptivePool2d)) and source in convolved and reads[source] == 1:
+            channels, height, width = shapes[source]
+            band = max(end - first for first, end, _ in pool_windows(node, (height, width))[0])
+            bigger = node.output not in (graph.quantization or {}) and source in (graph.quantization or {})
+            if band * width + (4 if bigger else 1) * math.prod(shapes[node.output]) < channels * height * width:
+                found[source] = Pooled(node, band)
+    return found
+
+
 def places_of(graph: Graph) -> dict[str, Place]:
     """Where each value lies."""
     entries = graph.quantization or {}
@@ -85,9 +113,9 @@ def plan_arena(calls: Sequence[Call], sizes: Mapping[Place, int]) -> Arena:
         for value in (*call.inputs, call.output):
             if not isinstance(value, Outside):
                 first = spans[value].first if value in spans else number
-                spans[value] = Span(_aligned(sizes[value]), first, number)
+                spans[value] = Span(aligned(sizes[value]), first, number)
         if call.room:
-            spans[number] = Span(_aligned(call.room), number, number)
+            spans[number] = Span(aligned(call.room), number, number)
     offsets, total = place(list(spans.values()))
     found = dict(zip(spans, offsets))
     return Arena(
@@ -97,5 +125,5 @@ def plan_arena(calls: Sequence[Call], sizes: Mapping[Place, int]) -> Arena:
     )
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT

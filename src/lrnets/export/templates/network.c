@@ -63,7 +63,7 @@ static void put(const result *made, void *out, int32_t at, float y) {
 }
 #endif
 
-#if HAS_CONV
+#if HAS_CONV || HAS_CONV_POOL
 /* A convolution; a linear layer is one whose kernel is as wide as its input. */
 enum { BINARY, TERNARY, INT8, FLOAT32 };
 enum { BYTES, FLOATS, FLOAT_WEIGHTS, DEQUANTIZED, LEVELS };
@@ -192,61 +192,73 @@ static float sum_float_weights(const conv_layer *l, const taps *t, const void *x
 }
 
 #endif
-/* `room` is for the decoded weights of one output channel, if they are packed. */
-static void run_conv(const conv_layer *l, const void *in, void *out, void *room) {
-    const int32_t count = l->depth * l->kernel[0] * l->kernel[1], plane = l->size[0] * l->size[1];
-    int32_t channel, i, j;
-    for (channel = 0; channel < l->channels; channel++) {
-        const float scale = l->scale ? l->factor * l->scale[channel] : l->factor;
-        const int32_t first = channel / (l->channels / l->groups) * l->depth * plane;
-        const void *weights = room;
-        int32_t at = channel * l->channel_step;
-        switch (l->coding) {
+/* The weights of an output channel; `room` is for them if they are packed. */
+static const void *weights_of(const conv_layer *l, int32_t channel, void *room) {
+    const int32_t count = l->depth * l->kernel[0] * l->kernel[1], first = channel * count;
+    switch (l->coding) {
 #if HAS_BINARY
-            case BINARY: unpack_binary(l->weights, channel * count, count, room); break;
+        case BINARY: unpack_binary(l->weights, first, count, room); break;
 #endif
 #if HAS_TERNARY
-            case TERNARY: unpack_ternary(l->weights, channel * count, count, room); break;
+        case TERNARY: unpack_ternary(l->weights, first, count, room); break;
 #endif
 #if HAS_INT8
-            case INT8: weights = (const int8_t *)l->weights + channel * count; break;
+        case INT8: return (const int8_t *)l->weights + first;
 #endif
 #if HAS_FLOAT32
-            case FLOAT32: weights = (const float *)l->weights + channel * count; break;
+        case FLOAT32: return (const float *)l->weights + first;
 #endif
-        }
-        for (i = 0; i < l->places[0]; i++)
-            for (j = 0; j < l->places[1]; j++, at += l->place_step) {
-                taps t;
-                float y = 0.0f;
-                find_taps(l, 0, i, &t);
-                find_taps(l, 1, j, &t);
-                switch (l->sum) {
+    }
+    return room;
+}
+
+/* Row i of an output channel, to `out` from place `at` on. */
+static void conv_row(const conv_layer *l, int32_t channel, int32_t i, const void *in, const void *weights, void *out,
+                     int32_t at) {
+    const float scale = l->scale ? l->factor * l->scale[channel] : l->factor;
+    const int32_t first = channel / (l->channels / l->groups) * l->depth * l->size[0] * l->size[1];
+    int32_t j;
+    taps t;
+    find_taps(l, 0, i, &t);
+    for (j = 0; j < l->places[1]; j++, at += l->place_step) {
+        float y = 0.0f;
+        find_taps(l, 1, j, &t);
+        switch (l->sum) {
 #if HAS_SUM_BYTES
-                    case BYTES: y = (float)sum_bytes(l, &t, (const uint8_t *)in + first, weights); break;
+            case BYTES: y = (float)sum_bytes(l, &t, (const uint8_t *)in + first, weights); break;
 #endif
 #if HAS_SUM_FLOATS
-                    case FLOATS: y = sum_floats(l, &t, (const float *)in + first, weights); break;
+            case FLOATS: y = sum_floats(l, &t, (const float *)in + first, weights); break;
 #endif
 #if HAS_SUM_FLOAT_WEIGHTS
-                    case FLOAT_WEIGHTS: y = sum_float_weights(l, &t, (const float *)in + first, weights); break;
+            case FLOAT_WEIGHTS: y = sum_float_weights(l, &t, (const float *)in + first, weights); break;
 #endif
 #if HAS_SUM_LEVELS
                     case LEVELS: y = sum_levels(l, &t, in, first, weights); break;
 #endif
 #if HAS_SUM_DEQUANTIZED
-                    case DEQUANTIZED: y = sum_float_weights(l, &t, (const uint8_t *)in + first, weights); break;
+            case DEQUANTIZED: y = sum_float_weights(l, &t, (const uint8_t *)in + first, weights); break;
 #endif
-                }
-                y *= scale;
-                if (l->bias) y += l->bias[channel];
-                put(&l->made, out, at, y);
-            }
+        }
+        y *= scale;
+        if (l->bias) y += l->bias[channel];
+        put(&l->made, out, at, y);
     }
 }
 
 #endif
-#if HAS_POOL
+#if HAS_CONV
+static void run_conv(const conv_layer *l, const void *in, void *out, void *room) {
+    int32_t channel, i;
+    for (channel = 0; channel < l->channels; channel++) {
+        const void *weights = weights_of(l, channel, room);
+        for (i = 0; i < l->places[0]; i++)
+            conv_row(l, channel, i, in, weights, out, channel * l->channel_step + i * l->places[1] * l->place_step);
+    }
+}
+
+#endif
+#if HAS_POOL || HAS_CONV_POOL
 /* The maximum or average of each window, channel by channel; maxima are taken of the values as they are held. */
 enum { MAX_BYTES, MAX_FLOATS, AVERAGE_BYTES, AVERAGE_FLOATS };
 typedef struct {
@@ -256,6 +268,7 @@ typedef struct {
 } pool_side;
 typedef struct {
     int32_t kind, channels;
+    int32_t band; /* rows of the input that are in memory: row i is where i % band is */
     pool_side sides[2];
     held from;
     result made;
@@ -282,81 +295,109 @@ static window find_window(const pool_side *s, int32_t place) {
 }
 
 #if HAS_MAX_BYTES
-static uint8_t largest_byte(const uint8_t *x, int32_t width, window rows, window columns) {
+static uint8_t largest_byte(const pool_layer *l, const uint8_t *x, window rows, window columns) {
     uint8_t largest = 0;
     int32_t i, j;
-    for (i = rows.first; i < rows.end; i++)
+    for (i = rows.first; i < rows.end; i++) {
+        const uint8_t *row = x + i % l->band * l->sides[1].size;
         for (j = columns.first; j < columns.end; j++)
-            if (x[i * width + j] > largest) largest = x[i * width + j];
+            if (row[j] > largest) largest = row[j];
+    }
     return largest;
 }
 
 #endif
 #if HAS_MAX_FLOATS
-static float largest_float(const float *x, int32_t width, window rows, window columns) {
-    float largest = x[rows.first * width + columns.first];
+static float largest_float(const pool_layer *l, const float *x, window rows, window columns) {
+    float largest = x[rows.first % l->band * l->sides[1].size + columns.first];
     int32_t i, j;
-    for (i = rows.first; i < rows.end; i++)
-        for (j = columns.first; j < columns.end; j++) {
-            const float one = x[i * width + j];
-            if (one > largest || one != one) largest = one; /* NaN stays */
-        }
+    for (i = rows.first; i < rows.end; i++) {
+        const float *row = x + i % l->band * l->sides[1].size;
+        for (j = columns.first; j < columns.end; j++)
+            if (row[j] > largest || row[j] != row[j]) largest = row[j]; /* NaN stays */
+    }
     return largest;
 }
 
 #endif
 #if HAS_AVERAGE_BYTES
-static float average_bytes(const pool_layer *l, const uint8_t *x, int32_t width, window rows, window columns) {
+static float average_bytes(const pool_layer *l, const uint8_t *x, window rows, window columns) {
     const float share = l->from.step / (float)(rows.count * columns.count);
     int32_t sum = 0, i, j;
-    for (i = rows.first; i < rows.end; i++)
-        for (j = columns.first; j < columns.end; j++) sum += x[i * width + j] - l->from.zero;
+    for (i = rows.first; i < rows.end; i++) {
+        const uint8_t *row = x + i % l->band * l->sides[1].size;
+        for (j = columns.first; j < columns.end; j++) sum += row[j] - l->from.zero;
+    }
     return (float)sum * share;
 }
 
 #endif
 #if HAS_AVERAGE_FLOATS
-static float average_floats(const float *x, int32_t width, window rows, window columns) {
+static float average_floats(const pool_layer *l, const float *x, window rows, window columns) {
     float sum = 0.0f;
     int32_t i, j;
-    for (i = rows.first; i < rows.end; i++)
-        for (j = columns.first; j < columns.end; j++) sum += x[i * width + j];
+    for (i = rows.first; i < rows.end; i++) {
+        const float *row = x + i % l->band * l->sides[1].size;
+        for (j = columns.first; j < columns.end; j++) sum += row[j];
+    }
     return sum / (float)(rows.count * columns.count);
 }
 
 #endif
-static void run_pool(const pool_layer *l, const void *in, void *out) {
-    const int32_t width = l->sides[1].size, plane = l->sides[0].size * width;
-    int32_t channel, i, j, first = 0, at = 0;
-    for (channel = 0; channel < l->channels; channel++, first += plane)
-        for (i = 0; i < l->sides[0].places; i++) {
-            const window rows = find_window(&l->sides[0], i);
-            for (j = 0; j < l->sides[1].places; j++, at++) {
-                const window columns = find_window(&l->sides[1], j);
-                switch (l->kind) {
+/* One row of windows of one channel, from `in` to place `at` of the output on. */
+static void pool_row(const pool_layer *l, window rows, const void *in, void *out, int32_t at) {
+    int32_t j;
+    for (j = 0; j < l->sides[1].places; j++, at++) {
+        const window columns = find_window(&l->sides[1], j);
+        switch (l->kind) {
 #if HAS_MAX_BYTES
-                    case MAX_BYTES:
-                        ((uint8_t *)out)[at] = largest_byte((const uint8_t *)in + first, width, rows, columns);
-                        break;
+            case MAX_BYTES: ((uint8_t *)out)[at] = largest_byte(l, in, rows, columns); break;
 #endif
 #if HAS_MAX_FLOATS
-                    case MAX_FLOATS:
-                        ((float *)out)[at] = largest_float((const float *)in + first, width, rows, columns);
-                        break;
+            case MAX_FLOATS: ((float *)out)[at] = largest_float(l, in, rows, columns); break;
 #endif
 #if HAS_AVERAGE_BYTES
-                    case AVERAGE_BYTES:
-                        put(&l->made, out, at, average_bytes(l, (const uint8_t *)in + first, width, rows, columns));
-                        break;
+            case AVERAGE_BYTES: put(&l->made, out, at, average_bytes(l, in, rows, columns)); break;
 #endif
 #if HAS_AVERAGE_FLOATS
-                    case AVERAGE_FLOATS:
-                        put(&l->made, out, at, average_floats((const float *)in + first, width, rows, columns));
-                        break;
+            case AVERAGE_FLOATS: put(&l->made, out, at, average_floats(l, in, rows, columns)); break;
 #endif
-                }
-            }
         }
+    }
+}
+
+#endif
+#if HAS_POOL
+static void run_pool(const pool_layer *l, const void *in, void *out) {
+    const int32_t bytes = l->from.step > 0.0f ? 1 : 4, plane = l->sides[0].size * l->sides[1].size * bytes;
+    int32_t channel, i, at = 0;
+    for (channel = 0; channel < l->channels; channel++)
+        for (i = 0; i < l->sides[0].places; i++, at += l->sides[1].places)
+            pool_row(l, find_window(&l->sides[0], i), (const uint8_t *)in + channel * plane, out, at);
+}
+
+#endif
+#if HAS_CONV_POOL
+/* A convolution and the pool that alone reads it: of what the convolution gives, no more is ever in memory than the
+ * rows of one channel that lie in a row of windows. No number is computed twice. */
+typedef struct {
+    conv_layer conv;
+    pool_layer pool;
+    int32_t band_bytes; /* the room begins with that; decoded weights come after */
+} conv_pool_layer;
+
+static void run_conv_pool(const conv_pool_layer *l, const void *in, void *out, void *room) {
+    int32_t channel, i, row, at = 0;
+    for (channel = 0; channel < l->conv.channels; channel++) {
+        const void *weights = weights_of(&l->conv, channel, (uint8_t *)room + l->band_bytes);
+        row = 0; /* the next that is not there yet */
+        for (i = 0; i < l->pool.sides[0].places; i++, at += l->pool.sides[1].places) {
+            const window rows = find_window(&l->pool.sides[0], i);
+            for (row = row < rows.first ? rows.first : row; row < rows.end; row++)
+                conv_row(&l->conv, channel, row, in, weights, room, row % l->pool.band * l->conv.places[1]);
+            pool_row(&l->pool, rows, room, out, at);
+        }
+    }
 }
 
 #endif
