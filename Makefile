@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNTIME := $(VENV)/.runtime
+DOCS := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train example test lint format benchmark clean
+.PHONY: help setup train example test lint format docs benchmark clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,9 +54,19 @@ format: setup ## Put the code into the house style
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
+# Its tools are no part of the set-up: they come with the first `make docs`.
+$(DOCS): $(STAMP)
+	@echo "Installing what builds the pages ..."
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+docs: setup $(DOCS) ## Build the pages of docs/ into site/, strictly
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html is there; to search as well: $(BIN)/python -m mkdocs serve"
+
 benchmark: setup ## Measure a training step against float32 (keep the machine quiet)
 	@$(BIN)/python benchmarks/train_step.py
 
 clean: ## Remove .venv and what tools left behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

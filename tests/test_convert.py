@@ -287,3 +287,34 @@ def test_not_a_module_and_twice_the_same_are_refused():
     lrnets.convert_(model, keep=())
     with pytest.raises(ValueError, match="already"):
         lrnets.convert_(model, keep=())
+
+
+class OnOff(lrnets.ValueSet):
+    """0 or 1: a value set from outside the library; p(1) = sigmoid(a)."""
+
+    levels = (0.0, 1.0)
+    logits_per_weight = 1
+    name = "on or off"
+
+    def probabilities(self, logits):
+        return torch.cat([torch.sigmoid(-logits), torch.sigmoid(logits)])
+
+    def moments(self, logits):
+        p = torch.sigmoid(logits[0])
+        return p, p * (1 - p)
+
+    def moments_backward(self, logits, grad_mean, grad_variance):
+        mean, variance = self.moments(logits)
+        return (variance * (grad_mean + (1 - 2 * mean) * grad_variance)).unsqueeze(0)
+
+    def start(self, weight, p_min=0.05, p_max=0.95):
+        return torch.logit(weight.clamp(p_min, p_max)).unsqueeze(0)
+
+
+def test_an_own_value_set_is_converted_to_and_named_by_methods_that_lack_it():
+    model = small_net()
+    assert {row.values for row in lrnets.convert_(model, OnOff()).rows} == {"on or off", "float"}
+    weight = lrnets.discretize(model)[5].weight
+    assert weight.unique().tolist() == [0, model[5].scale.item()]
+    with pytest.raises(ValueError, match=r"method twn has no \(0, 1\) weights, only ternary"):
+        lrnets.convert_(small_net(), OnOff(), method="twn")

@@ -14,7 +14,7 @@ from lrnets.methods.rewire import rewiring
 from lrnets.methods.twin import AnyTwin, tie
 from lrnets.selection import Found, Rule, find_layers, nothing_to_convert, reasons_to_keep, torch_kind
 from lrnets.tables import table
-from lrnets.weights import Levels, ValueSet, as_value_set
+from lrnets.weights import BINARY, TERNARY, ValueSet, as_value_set
 
 HOOKS = (
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
@@ -133,7 +133,7 @@ def _values_for(method: Method, values: Values | None) -> ValueSet | None:
         method.require("float")
         return None
     chosen = as_value_set(values)
-    method.require(chosen.levels if isinstance(chosen, Levels) else chosen.name)
+    method.require(chosen.name if chosen in (BINARY, TERNARY) else chosen.levels)  # an own value set is levels
     return chosen
 
 
