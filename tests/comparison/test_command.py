@@ -230,7 +230,7 @@ def test_real_processes_train_on_a_few_images_and_networks_are_measured(tmp_path
     assert (lr.mode is None, twn.mode is None) == (False, True)
     assert lr.start_error == twn.start_error
     run = runs_of(table.comparison, [twn.row], 1, tmp_path / "out")[0]
-    monkeypatch.setattr("lrnets.comparison.costs._measured", lambda run: pytest.fail("measured again"))
+    monkeypatch.setattr("lrnets.comparison.costs.measured_cost", lambda folder: pytest.fail("measured again"))
     assert cost_of(run) == twn.cost
     table = make_table(small_file(tmp_path), say=said.append, records=tmp_path / "records", **settings)
     (tmp_path / "out").rename(tmp_path / "lost")  # with all networks

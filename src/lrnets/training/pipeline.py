@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lrnets import models
 from lrnets.convert import convert_
@@ -23,6 +23,7 @@ from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
 from lrnets.summary import summary
 from lrnets.training.evaluation import error, error_of, mend_norms, probabilities
+from lrnets.training.examples import answers_of, save_examples
 from lrnets.training.hardware import Hardware, is_first_process
 from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import STAGE_OPTIONS, FloatStage, Recipe
@@ -119,7 +120,7 @@ def run(
     if not writes:
         return {}
     if recipe.discrete_stage is None:
-        results = _finish_float(recipe, float_net, data, transforms)
+        results = _finish_float(recipe, folder, float_net, data, transforms)
     else:
         if is_random(model):
             say(f"drawing {recipe.draws} networks, to choose the best on validation data")
@@ -179,8 +180,11 @@ def fit(
             raise
 
 
-def _finish_float(recipe: Recipe, net: nn.Module, data: Data, transforms: Transforms) -> dict[str, Any]:
+def _finish_float(
+    recipe: Recipe, folder: RunFolder, net: nn.Module, data: Data, transforms: Transforms
+) -> dict[str, Any]:
     size = summary(net, tuple(data.train.images.shape[1:]))
+    save_examples(folder, data.valid, transforms.evaluation)
     return {
         "recipe": recipe.name,
         "method": recipe.method,
@@ -198,6 +202,7 @@ def _finish_fixed(
     evaluate = transforms.evaluation
     mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
     folder.save_weights("drawn", mode)
+    save_examples(folder, data.valid, evaluate)
     nets = {"float": float_net.to(next(model.parameters()).device), "mode": mode}
     size = summary(mode, tuple(data.train.images.shape[1:]))
     return {
@@ -218,12 +223,14 @@ def _finish_random(
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(mix(recipe.seed, FINAL_DRAWS) % 2**63)
     draws: list[nn.Module] = []
+    on_valid: list[Tensor] = []  # (n, classes) each
     with progress_bars() as report:
 
         def score(net: nn.Module) -> float:
             draws.append(mend_norms(net, data.train, evaluate, recipe.norm_batches))
             report("draws", len(draws), recipe.draws)
-            return -error(net, data.valid, evaluate)
+            on_valid.append(probabilities(net, data.valid, evaluate))
+            return -error_of(on_valid[-1], data.valid.labels)
 
         chosen, scores = select_best(model, score, draws=recipe.draws, generator=generator)
     mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
@@ -233,6 +240,7 @@ def _finish_random(
     valid = {name: error(net, data.valid, evaluate) for name, net in nets.items()}
     test = {name: error(net, data.test, evaluate) for name, net in nets.items()}
     of_draws = torch.stack([probabilities(net, data.test, evaluate) for net in draws])  # (draws, n, classes)
+    save_examples(folder, data.valid, evaluate, answers_of(on_valid, data.valid, list(of_draws), data.test))
     test["ensemble"] = error_of(of_draws.mean(0), data.test.labels)
     return {
         "recipe": recipe.name,

@@ -91,14 +91,16 @@ class RunFolder:
 
     def save_weights(self, name: str, net: nn.Module) -> None:
         """The state of a network, as safetensors."""
+        self.save_tensors(self.weights_file(name).name, net.state_dict())
+
+    def save_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A safetensors file, whole or not there."""
         from safetensors.torch import save_file
 
-        target = self.weights_file(name)
+        target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-        save_file(
-            {key: tensor.detach().cpu().contiguous().clone() for key, tensor in net.state_dict().items()}, temporary
-        )
+        save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, temporary)
         temporary.replace(target)
 
     def load_weights(self, name: str, net: nn.Module) -> None:

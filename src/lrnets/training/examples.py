@@ -1,0 +1,106 @@
+"""What a run keeps of its data, to be looked at later without it: a few validation images, and what each draw answered.
+
+The file `examples.safetensors` is small (a fifth of a megabyte for MNIST), so a folder can be sent to somebody who has
+no data, and figures read nothing but run folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lrnets.data import Split, Transform
+from lrnets.training.run_folder import RunFolder
+
+FILE = "examples.safetensors"
+EXAMPLES = 64  # the first of the validation data
+DISPUTED = 24  # images on which draws disagree most
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Classes that the draws of a run named, and the validation images they disagree on most."""
+
+    valid: Tensor  # (draws, n) int64
+    valid_labels: Tensor  # (n,) int64
+    test: Tensor  # (draws, m) int64
+    test_labels: Tensor  # (m,) int64
+    disputed: Tensor  # (k,) int64: which validation images, the most disputed first; none if all agree
+    disputed_images: Tensor  # (k, channels, height, width) uint8
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A few validation images as they are and as a network sees them; `answers` are of methods that draw."""
+
+    images: Tensor  # (n, channels, height, width) uint8
+    inputs: Tensor  # (n, channels, height, width) float32
+    labels: Tensor  # (n,) int64
+    answers: Answers | None = None
+
+
+def disagreement(answers: Tensor) -> Tensor:
+    """Share of pairs of draws that name different classes, an image: (n,) of answers (draws, n)."""
+    draws, n = answers.shape
+    if draws < 2:
+        return torch.zeros(n, dtype=torch.float64)
+    pairs = sum(((answers[i + 1 :] != answers[i]).sum(0) for i in range(draws - 1)), torch.zeros(n, dtype=torch.int64))
+    return pairs.double() / (draws * (draws - 1) / 2)
+
+
+def answers_of(valid: Sequence[Tensor], valid_split: Split, test: Sequence[Tensor], test_split: Split) -> Answers:
+    """From class probabilities (n, classes) of each draw on both splits."""
+    named = torch.stack([p.argmax(1) for p in valid])
+    differ = disagreement(named)
+    order = torch.argsort(differ, descending=True, stable=True)[:DISPUTED]
+    disputed = order[differ[order] > 0]
+    images = valid_split.images[disputed.to(valid_split.images.device)].cpu()
+    answers = torch.stack([p.argmax(1) for p in test])
+    return Answers(named, valid_split.labels.cpu().long(), answers, test_split.labels.cpu().long(), disputed, images)
+
+
+def save_examples(folder: RunFolder, valid: Split, transform: Transform, answers: Answers | None = None) -> None:
+    """Write the file, with the first images of the validation data as evaluation would see them."""
+    few = valid[slice(0, EXAMPLES)]
+    content = {"images": few.images, "inputs": transform(few.images).float(), "labels": few.labels.long()}
+    if answers is not None:
+        # Classes are few: one byte each, unless there are more than a byte can name.
+        small = torch.uint8 if int(max(answers.valid.max(), answers.test.max())) < 256 else torch.int32
+        content |= {f"answers.{name}": value for name, value in vars(answers).items()}
+        content |= {f"answers.{name}": getattr(answers, name).to(small) for name in ("valid", "test")}
+    folder.save_tensors(FILE, content)
+
+
+def load_examples(folder: RunFolder) -> Examples:
+    """Read the file; one that is missing or damaged is named with its remedy."""
+    content = _read(folder.path / FILE)
+    try:
+        few = Examples(content["images"], content["inputs"], content["labels"])
+        if not any(name.startswith("answers.") for name in content):
+            return few
+        answers = {name: content[f"answers.{name}"] for name in Answers.__dataclass_fields__}
+    except KeyError as error:
+        raise ValueError(f"{folder.path / FILE} has no {error}; {_remedy(folder.path)}") from error
+    answers |= {name: answers[name].long() for name in ("valid", "test")}
+    return replace(few, answers=Answers(**answers))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is not there; {_remedy(path.parent)}") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}); {_remedy(path.parent)}") from error
+
+
+def _remedy(folder: Path) -> str:
+    again = f"`lrnets train {folder / 'recipe.yaml'} --out {folder} --resume`"
+    return f"a run's end writes it: {again} draws again, trains nothing and takes a minute"
