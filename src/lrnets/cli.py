@@ -105,6 +105,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--against", nargs="+", default=[], choices=["onnxruntime"], help="time this as well, in turn")
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    report = verb(
+        "report", _report, "Make a page of a run, to be read in any browser: result, curves, figures, layers, recipe.",
+        "lrnets report runs/mnist-ternary-quick/0",
+    )  # fmt: skip
+    report.add_argument(
+        "folder", type=Path, metavar="RUN",
+        help="a run's folder, finished or not; or one of several seeds (runs/RECIPE), for mean and deviation",
+    )  # fmt: skip
+    report.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write (default: RUN/report.html)")
+    report.add_argument("--data-dir", help="where data sets are; only runs that kept no examples of theirs need one")
     table = verb(
         "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
         "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
@@ -157,9 +167,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(args: argparse.Namespace) -> None:
     from lrnets.data import fetch
+    from lrnets.tables import table
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
+    from lrnets.training.results import RESULTS_HEADER, results_rows
     from lrnets.training.run_folder import RunFolder
 
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
@@ -169,30 +181,8 @@ def _train(args: argparse.Namespace) -> None:
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
     if results:  # the first process has them
-        print(_results_table(results))
+        print(table(RESULTS_HEADER, results_rows(results), right=(1, 2, 3)))
         print(f"run folder: {folder.path}")
-
-
-def _results_table(results: dict[str, Any]) -> str:
-    import statistics
-
-    from lrnets.tables import table
-
-    def spread(errors: list[float]) -> str:
-        return f"{statistics.fmean(errors):.2f} ± {statistics.stdev(errors) if len(errors) > 1 else 0:.2f} %"
-
-    sizes, valid, test = results["bytes"], results["valid_error"], results["test_error"]
-    size = sizes.get("discrete", 0)
-    rows: list[tuple[str, ...]] = []
-    for name, error in valid.items():
-        bytes_ = sizes["float"] if name == "float" else size
-        rows.append((name, f"{error:.2f} %", f"{test[name]:.2f} %", f"{bytes_:,}"))
-    if "draws" in results:
-        count = results["draws"]
-        errors = (spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
-        rows.insert(2, (f"{count} draws", *errors, f"{size:,}"))
-        rows.append((f"ensemble of {count}", "", f"{test['ensemble']:.2f} %", f"{count * size:,}"))
-    return table(("network", "validation error", "test error", "bytes"), rows, right=(1, 2, 3))
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -256,6 +246,13 @@ def _bench(args: argparse.Namespace) -> None:
         args.model, kernels=args.kernels, threads=args.threads, batches=args.batches, against=args.against
     )  # fmt: skip
     print(json.dumps([timing.to_json() for timing in timings], indent=1) if args.json else timings_table(timings))
+
+
+def _report(args: argparse.Namespace) -> None:
+    from lrnets.report import write_report
+
+    written = write_report(args.folder, args.out, data_dir=args.data_dir)
+    print(f"report: {written} ({written.stat().st_size / 1e3:,.0f} kB); open it in a browser")
 
 
 def _table(args: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ from lrnets.training.pipeline import build_network, convert_by
 from lrnets.training.run_folder import RunFolder, environment
 from lrnets.training.stored import load_into, require_finished
 
+EVALUATION_HEADER = ("network", "error %", "NLL", "ECE %", "bytes")
 FRESH = -1  # beside a recipe's seed: neither the pipeline's own draws nor those after any epoch
 
 
@@ -87,17 +88,26 @@ def evaluate_run(
 
 def evaluation_table(result: dict[str, Any]) -> str:
     """What evaluate_run found on test data, a row a network; of several draws: mean ± deviation (least-greatest)."""
-    rows = []
+    return f"{table(EVALUATION_HEADER, evaluation_rows(result), right=(4,))}\n{evaluation_remark(result)}"
+
+
+def evaluation_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of the table."""
+    rows: list[tuple[str, ...]] = []
     for name, found in result["networks"].items():
         test = found["test"]
         cells = (_cell(test["error"], "5.2f", True), _cell(test["nll"], ".4f"), _cell(test["ece"], "5.2f"))
         rows.append((name, *cells, f"{found['bytes']:,}"))
-    lines = table(("network", "error %", "NLL", "ECE %", "bytes"), rows, right=(4,))
+    return rows
+
+
+def evaluation_remark(result: dict[str, Any]) -> str:
+    """What the table is of."""
     if not result["draws"]:
-        return f"{lines}\non test data"
+        return "on test data"
     return (
-        f"{lines}\non test data; {result['draws']} fresh draws (seed {result['seed']}), the best of them by validation "
-        "error, of equals by validation NLL"
+        f"on test data; {result['draws']} fresh draws (seed {result['seed']}), the best of them by validation error, "
+        "of equals by validation NLL"
     )
 
 
