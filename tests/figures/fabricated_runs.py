@@ -1,6 +1,5 @@
 """Run folders written by hand, as a finished training leaves them: real networks, invented epochs; no training."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -50,7 +49,7 @@ def fabricate(folder: Path, chosen: Recipe | None = None, *, decided: float = 2.
         save_examples(run, valid, evaluate)
     else:
         convert_by(made, net)
-        _train_by_hand(run, net, decided)
+        _train_by_hand(run, net, decided, error)
         run.save_weights("stochastic", net)
         run.save_weights("drawn", discretize(net, generator=generator))
         named = [torch.rand(2, 130, 10, generator=generator) for _ in range(made.draws)]
@@ -65,13 +64,14 @@ def fabricate(folder: Path, chosen: Recipe | None = None, *, decided: float = 2.
     return run
 
 
-def _train_by_hand(run: RunFolder, net: torch.nn.Module, decided: float) -> None:
+def _train_by_hand(run: RunFolder, net: torch.nn.Module, decided: float, error: float) -> None:
     layers = list(lr_layers(net))
     starts = [layer.logits.detach().clone() for _, layer in layers]
     for epoch in (1, 2, 3):
         for (_, layer), logits in zip(layers, starts):
             layer.logits.data = logits * (1 + (decided - 1) * epoch / 3)
-        figures = {"epoch": epoch, "loss": 0.5 / epoch, "valid_error": 2.0 / epoch, "valid_error_draw": 2.5 / epoch}
+        figures = {"epoch": epoch, "loss": 0.5 / epoch, "valid_error": 3 * error / epoch}
+        figures["valid_error_draw"] = 3.5 * error / epoch
         figures |= {f"entropy/{name}": bits for name, bits in entropy(net).items()}
         figures |= {f"undecided/{name}": share for name, share in undecided(net).items()}
         note_epoch(run, "stochastic", figures | {"lr": 1e-3, "seconds": 1})
@@ -80,17 +80,3 @@ def _train_by_hand(run: RunFolder, net: torch.nn.Module, decided: float) -> None
 def _images(data: str, n: int, generator: torch.Generator) -> Split:
     images = torch.randint(256, (n, *SHAPES[data]), generator=generator, dtype=torch.uint8)
     return Split(images, torch.arange(n) % 10)
-
-
-def read_csv(text: str) -> list[dict[str, str]]:
-    import csv
-
-    return list(csv.DictReader(text.splitlines()))
-
-
-def damage(path: Path, text: str = "{") -> None:
-    path.write_text(text)
-
-
-def numbers(path: Path) -> dict:
-    return json.loads(path.read_text())

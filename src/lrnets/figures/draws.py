@@ -46,11 +46,11 @@ def where(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figur
         figure = new_figure(9.4 if classes else 5.2, 1.5 + 0.32 * rows)
         panels = figure.subplots(1, 2 if classes else 1, squeeze=False)[0]
         _bars(panels[0], list(weights), list(weights.values()), BLUE, "Weights on which two draws differ",
-              "share of a layer's weights (%)")  # fmt: skip
+              "share of a layer's weights (%)", rows)  # fmt: skip
         if classes:
             named = [_class_name(source, label) for label in classes]
             _bars(panels[1], named, list(classes.values()), VERMILION, "Images on which draws differ",
-                  "share of a class's validation images (%)")  # fmt: skip
+                  "share of a class's validation images (%)", rows)  # fmt: skip
         return figure
 
     said = ", ".join(f"{name} {share:.1f} %" for name, share in weights.items())
@@ -152,13 +152,16 @@ def _class_name(source: Source, label: int) -> str:
     return names[label] if label < len(names) else str(label)
 
 
-def _bars(axis: Axes, names: Sequence[str], shares: Sequence[float], colour: str, title: str, label: str) -> None:
+def _bars(
+    axis: Axes, names: Sequence[str], shares: Sequence[float], colour: str, title: str, label: str, rows: int
+) -> None:
+    """Bars from the top, in a panel with room for `rows` of them, so that those of all panels are alike."""
     axis.barh(range(len(names)), shares, color=colour, height=0.66)
-    top = max([*shares, 1e-9])
+    top = max(shares) or 1.0
     for place, share in enumerate(shares):
         axis.text(share + 0.015 * top, place, f"{share:.1f}", va="center", fontsize=8.5)
     axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.set_ylim(rows - 0.4, -0.6)
     axis.set_xlim(0, 1.12 * top)
     axis.set(title=title, xlabel=label)
     light_grid(axis, "x")

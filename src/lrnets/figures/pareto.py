@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from lrnets.comparison.costs import kept_cost, measured_cost
 from lrnets.comparison.results import Spread
 from lrnets.figures.figure import Figure
 from lrnets.figures.sources import ImpossibleError, Say, Source, without_seeds
-from lrnets.figures.style import INK, KINDS, SOFT, light_grid, new_figure
+from lrnets.figures.style import KINDS, SOFT, light_grid, new_figure
 from lrnets.figures.task import Task
 from lrnets.methods import method_named
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LINE = 0.042  # height of a label, as a share of the axis
+SHIFT = 0.07  # of a point that would cover the one below, in columns
 ROOM = 3.0  # the axis ends at so many medians: one method that fails must not flatten all others
 SHAPES = {"binary": "s", "ternary": "o", "float": "D"}
 
@@ -63,28 +65,35 @@ def error_against_bits(sources: Sequence[Source], say: Say, suffix: str = "") ->
         say(f"error-against-bits{suffix}: without {problem}")
     points = marked_front(points)
     front = [point for point in points if point.front]
-    sizes = sorted({round(point.bits, 2) for point in points})
+    sizes = sorted({round(point.bits, 2) for point in points})  # few: each has a column, with room for names
+
+    def place(point: Point) -> int:
+        return sizes.index(round(point.bits, 2))
 
     def draw() -> matplotlib.figure.Figure:
-        figure = new_figure(9, 5.4)
+        figure = new_figure(max(6.5, 2.2 * len(sizes) + 0.8), 5.4)
         axis = figure.add_subplot()
         top = axis_top([point.error.mean for point in points])
+        before: dict[int, tuple[float, float]] = {}  # of each column, the last point's height and shift
         for point in points:
             colour, _ = KINDS[point.kind]
             shown = min(point.error.mean, top)
+            below, shift = before.get(place(point), (-top, 0.0))
+            # Beside the one below, if they would cover each other.
+            shift = SHIFT - shift if shown - below < LINE * top else 0.0
+            before[place(point)] = shown, shift
             axis.errorbar(
-                point.bits, shown, yerr=point.error.deviation if shown < top else None, fmt=SHAPES[point.kind],
-                color=colour, markersize=8, capsize=3, elinewidth=1, zorder=3,
+                place(point) - shift, shown, yerr=point.error.deviation if shown < top else None,
+                fmt=SHAPES[point.kind], color=colour, markersize=8, capsize=3, elinewidth=1, zorder=3,
                 markerfacecolor="white" if point.signs else colour, markeredgewidth=1.6,
             )  # fmt: skip
-        axis.set_xscale("log", base=2)
-        axis.set_xlim(0.85, 2.6 * sizes[-1])
+        axis.set_xlim(-0.2, len(sizes) - 0.1)
         axis.set_ylim(0, 1.06 * top)
-        stairs = [*((point.bits, point.error.mean) for point in front), (2.6 * sizes[-1], front[-1].error.mean)]
-        axis.step(*zip(*stairs), where="post", color=INK, linewidth=1, linestyle="--", zorder=1)
-        _labels(axis, points, top)
-        axis.set_xticks(sizes, [f"{bits:g}" for bits in sizes])
-        axis.minorticks_off()
+        stairs = [*((place(point), point.error.mean) for point in front), (len(sizes), front[-1].error.mean)]
+        axis.step(*zip(*stairs), where="post", color=SOFT, linewidth=1, linestyle="--", zorder=1)
+        for column in range(len(sizes)):
+            _labels(axis, [point for point in points if place(point) == column], column, top)
+        axis.set_xticks(range(len(sizes)), [f"{bits:g}" for bits in sizes])
         axis.set(title="Test error against bits a weight", xlabel="bits a weight, in the layers a method is for",
                  ylabel="test error (%)")  # fmt: skip
         light_grid(axis)
@@ -113,7 +122,6 @@ def error_against_bits(sources: Sequence[Source], say: Say, suffix: str = "") ->
 
 def marked_front(points: Sequence[Point]) -> list[Point]:
     """By bits and error; on the front are those than which none has less of one and no more of the other."""
-    from dataclasses import replace
 
     def beaten(point: Point) -> bool:
         return any(
@@ -128,8 +136,6 @@ def marked_front(points: Sequence[Point]) -> list[Point]:
 
 def axis_top(errors: Sequence[float]) -> float:
     """Where the axis ends: at the greatest error, or before it if that is far from the others."""
-    import statistics
-
     return max(min(max(errors), ROOM * statistics.median(errors)), 1e-3) * 1.05
 
 
@@ -166,21 +172,19 @@ def _point(group: Sequence[Source]) -> Point:
     )  # fmt: skip
 
 
-def _labels(axis: Axes, points: Sequence[Point], top: float) -> None:
+def _labels(axis: Axes, points: Sequence[Point], column: int, top: float) -> None:
     """Beside the points, spread out where they would cover each other; those off the axis say their error."""
-    for bits in dict.fromkeys(round(point.bits, 2) for point in points):
-        column = sorted((p for p in points if round(p.bits, 2) == bits), key=lambda p: p.error.mean)
-        heights = spread_out([min(p.error.mean, top) for p in column], LINE * top, 0.02 * top, 1.03 * top)
-        for point, height in zip(column, heights):
-            shown = min(point.error.mean, top)
-            text = point.label + (f", {point.error} % ↑" if point.error.mean > top else "")
-            moved = abs(height - shown) > 0.2 * LINE * top
-            axis.annotate(
-                text, (point.bits, shown), xytext=(point.bits * 1.16, height), textcoords="data", va="center",
-                fontsize=8.5, fontweight="bold" if point.front else "normal", color=INK,
-                arrowprops={"arrowstyle": "-", "color": SOFT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
-                if moved else None,
-            )  # fmt: skip
+    points = sorted(points, key=lambda point: point.error.mean)
+    heights = spread_out([min(p.error.mean, top) for p in points], LINE * top, 0.02 * top, 1.04 * top)
+    for point, height in zip(points, heights):
+        shown = min(point.error.mean, top)
+        text = point.label + (f", {point.error} % ↑" if point.error.mean > top else "")
+        axis.plot([column + 0.04, column + 0.1], [shown, height], color=SOFT, linewidth=0.6, zorder=2)
+        axis.text(
+            column + 0.12, height, text, va="center", fontsize=8.5, zorder=4,
+            fontweight="bold" if point.front else "normal",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
 
 
 def _legend(figure: matplotlib.figure.Figure, axis: Axes, points: Sequence[Point]) -> None:
@@ -191,5 +195,5 @@ def _legend(figure: matplotlib.figure.Figure, axis: Axes, points: Sequence[Point
     if any(point.signs for point in points):
         handles += axis.plot([], [], "s", color=KINDS["binary"][0], markersize=8, markerfacecolor="white",
                              label="activations are signs, too")  # fmt: skip
-    handles += axis.plot([], [], "--", color=INK, linewidth=1, label="front")
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    handles += axis.plot([], [], "--", color=SOFT, linewidth=1, label="front: none is better in both")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)

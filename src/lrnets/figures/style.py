@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +82,7 @@ def new_figure(width: float, height: float) -> Figure:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    cast(Any, figure.get_layout_engine()).set(w_pad=0.08, h_pad=0.08)
     return figure
 
 

@@ -56,7 +56,8 @@ def rivals(sources: Sequence[Source]) -> list[list[Source]]:
                     break
             else:
                 groups.append([source])
-    return [group for group in groups if len({source.recipe.method for source in group}) == 2]
+    both = [group for group in groups if len({source.recipe.method for source in group}) == 2]
+    return [sorted(group, key=lambda source: source.recipe.method != "lr") for group in both]
 
 
 def of_run(source: Source, suffix: str = "") -> Figure:
