@@ -5,7 +5,7 @@ three networks have the same budget: half of the steps train one float network; 
 of it go on as LR-net and as BitNet. Embeddings, norms and the last layer stay in float. What is measured is the loss on
 the last tenth of the text, in bits a character: of discrete networks, never of the stochastic one.
 
-    python examples/characters.py                        # a few minutes on one core
+    python examples/characters.py                        # a minute or two on one core
     python examples/characters.py --seeds 2 --steps 2000 --width 128 --layers 4
     python examples/characters.py --tiny                 # seconds: to see that it works
 """
@@ -39,11 +39,11 @@ Tick = Callable[[float], None]  # told the loss after each step
 class Settings:
     """Sizes of the network and its training."""
 
-    width: int = 96
+    width: int = 64
     layers: int = 2
     heads: int = 4
     context: int = 64
-    batch: int = 32
+    batch: int = 16
     steps: int = 800  # in all, of which half are the float network's
     lr: float = 3e-3
     logit_lr: float = 3e-2  # LR-net's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import shutil
 import subprocess
@@ -106,14 +107,19 @@ class RunFolder:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from safetensors, or from a torch checkpoint read without unpickling objects."""
+    """A state dict from safetensors, or from a torch checkpoint or a whole network, neither of which is unpickled."""
     if not path.is_file():
         raise FileNotFoundError(f"no weights in {path}")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         return load_file(path)
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # it names classes: torch.save(net, path)?
+        from lrnets.training.pickled_module import pickled_state
+
+        return pickled_state(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(
