@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lrnets.diagnostics import diagnose, entropy
     from lrnets.discretize import discretize, select_best, update_bn
     from lrnets.ensemble import Ensemble
+    from lrnets.foreign import register_layer
     from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRConvTranspose2d, LRLinear
     from lrnets.penalties import param_groups, penalty
     from lrnets.summary import summary
@@ -42,6 +43,7 @@ __all__ = [
     "entropy",
     "param_groups",
     "penalty",
+    "register_layer",
     "select_best",
     "summary",
     "update_bn",
@@ -52,6 +54,7 @@ _HOMES = {
     "diagnostics": ("diagnose", "entropy"),
     "discretize": ("discretize", "select_best", "update_bn"),
     "ensemble": ("Ensemble",),
+    "foreign": ("register_layer",),
     "layers": ("LRConv1d", "LRConv2d", "LRConv3d", "LRConvTranspose2d", "LRLinear"),
     "penalties": ("param_groups", "penalty"),
     "summary": ("summary",),

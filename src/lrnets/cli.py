@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings")
     train.add_argument("--seed", type=int, help="instead of the recipe's")
     train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
-    train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch state dict)")
+    train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch file)")
     train.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     train.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")

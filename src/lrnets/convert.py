@@ -12,7 +12,7 @@ from lrnets.layers import LAYERS, Values
 from lrnets.methods import Method, method_named
 from lrnets.methods.rewire import rewiring
 from lrnets.methods.twin import AnyTwin, tie
-from lrnets.selection import Found, Rule, find_layers, nothing_to_convert, reasons_to_keep, torch_kind
+from lrnets.selection import Found, Rule, find_layers, nothing_to_convert, reasons_to_keep, torch_kind, weight_key
 from lrnets.tables import table
 from lrnets.weights import BINARY, TERNARY, ValueSet, as_value_set
 
@@ -79,8 +79,9 @@ def convert_(
     names the layers to convert, in the same ways; no layer but those, and none is kept by default. `keep_first` keeps
     the first layer in float, as the paper does for binary ResNet-18.
 
-    Shared modules and tied weights stay shared and tied. What cannot be converted is left alone and reported. If
-    anything is wrong an error is raised and the model is as it was.
+    A layer from elsewhere that computes what one of torch's own does is converted as that one, if `register_layer` has
+    told how. Shared modules and tied weights stay shared and tied. What cannot be converted is left alone and reported.
+    If anything is wrong an error is raised and the model is as it was.
     """
     chosen_method = method_named(method)
     chosen_values = _values_for(chosen_method, values)
@@ -88,11 +89,11 @@ def convert_(
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert_ takes a torch.nn.Module, got {describe(model)}")
     makers: dict[type[nn.Module], Any] = {layer.plain: layer for layer in chosen_method.layers() or LAYERS}
-    if type(model) in makers:
+    found = find_layers(model, list(makers), method)
+    if "" in found.layers and "" not in found.obstacles:
         raise ValueError(
             f"the model is itself a {type(model).__name__} and cannot be replaced in place; wrap it in nn.Sequential"
         )
-    found = find_layers(model, list(makers), method)
     if chosen_method.home is None:
         return _report(found, {name: f"method {method}" for name, _, _ in found.everything}, None)
     why = reasons_to_keep(model, found, keep, only, keep_first)
@@ -101,15 +102,16 @@ def convert_(
         raise ValueError(nothing_to_convert(model, why))
     around = rewiring(model, list(chosen), chosen_method)
     new: dict[int, nn.Module] = dict(around.replaced)
-    tied: dict[int, AnyTwin] = {}
+    tied: dict[tuple[int, ...], AnyTwin] = {}
     for name, module in chosen.items():
-        maker = makers[torch_kind(module, list(makers)) or type(module)]
+        plain = found.plain(name)
+        maker = makers[torch_kind(plain, list(makers)) or type(plain)]
         try:
-            twin = maker.from_plain(module, chosen_values, **settings, **around.arguments[name])
+            twin = maker.from_plain(plain, chosen_values, **settings, **around.arguments[name])
         except ValueError as error:
             raise ValueError(f"layer {name!r}: {error}") from error
         # Tied weights: one parameter before, one parameter after.
-        tie(twin, tied.setdefault(id(module.weight), twin))
+        tie(twin, tied.setdefault(weight_key(module), twin))
         new[id(module)] = twin
     for parent in list(model.modules()):  # every place a shared module stands in
         for child_name, child in parent._modules.items():

@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from lrnets.errors import describe
+from lrnets.foreign import restated, restatement
 from lrnets.methods.twin import AnyTwin, twins
 
 Rule = str | Iterable[str] | Callable[[str, nn.Module], bool]
@@ -25,11 +26,16 @@ class Found:
     layers: dict[str, nn.Module]  # convertible kinds, by their first name
     obstacles: dict[str, str]  # what cannot be converted, and why
     everything: list[tuple[str, str, tuple[int, ...]]]  # in the model's order: name, kind, shape
+    restated: dict[str, nn.Module]  # layers from elsewhere, as torch's own that compute the same
+
+    def plain(self, name: str) -> nn.Module:
+        """The layer of torch's own that a layer is converted as: itself, or what it is restated as."""
+        return self.restated.get(name, self.layers[name])
 
 
 def find_layers(model: nn.Module, kinds: Kinds, method: str) -> Found:
     """All that has weights: parameters of two or more dimensions. `kinds` are the layers that have a twin."""
-    found = Found({}, {}, [])
+    found = Found({}, {}, [], {})
     twin = "discrete" if method == "lr" else method
     inside: dict[str, str] = {}  # parts of modules that use their parts' weights behind the layers' backs
     for name, module in model.named_modules():
@@ -40,13 +46,17 @@ def find_layers(model: nn.Module, kinds: Kinds, method: str) -> Found:
             inside[f"{name}." if name else ""] = owner = "nn.MultiheadAttention computes with it directly"
         if isinstance(module, AnyTwin):
             continue  # converted before
-        kind = torch_kind(module, kinds)
+        foreign = restated(name, module) if owner is None else None
+        plain = module if foreign is None else foreign
+        kind = torch_kind(plain, kinds)
         if kind is not None and owner is None:
-            obstacle = _obstacle(module, kind)
+            obstacle = _obstacle(plain, kind)
             found.layers[name] = module
+            if foreign is not None:
+                found.restated[name] = foreign
             if obstacle:
                 found.obstacles[name] = obstacle
-            found.everything.append((name, type(module).__name__, _weight_shape(module)))
+            found.everything.append((name, type(module).__name__, _weight_shape(plain)))
         else:
             for parameter_name, parameter in module.named_parameters(recurse=False):
                 uninitialised = isinstance(parameter, UninitializedParameter)
@@ -90,7 +100,7 @@ def reasons_to_keep(
     """Why each layer that stays in float does so."""
     why = dict(found.obstacles)
     names = list(found.layers)
-    linear = [name for name in names if isinstance(found.layers[name], nn.Linear)]
+    linear = [name for name in names if isinstance(found.plain(name), nn.Linear)]
     if only is not None:
         selected = _matches("only", only, found.layers)
         why.update({name: "not among those to convert" for name in names if name not in selected and name not in why})
@@ -104,20 +114,24 @@ def reasons_to_keep(
     for full_name, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(full_name)
     for name, module in found.layers.items():
-        weight = module._parameters.get("weight")
-        owners = [owner.removesuffix(".weight") for owner in tied.get(id(weight), [])]
-        for owner in owners:
+        for full_name in [full_name for key in weight_key(module) for full_name in tied.get(key, [])]:
+            owner, shown = full_name.rpartition(".")[0], full_name.removesuffix(".weight")
             if name not in why and not _will_convert(owner, model, found, why):
-                why[name] = f"tied to {owner!r}, which stays in float"
+                why[name] = f"tied to {shown!r}, which stays in float"
+            if name not in why and restatement(model.get_submodule(owner)) is not restatement(module):
+                why[name] = f"tied to {shown!r}, which reads its weights in another way"
     return why
+
+
+def weight_key(layer: nn.Module) -> tuple[int, ...]:
+    """Equal for layers whose weights, parameters of two or more dimensions, are tied."""
+    known = (p for p in layer._parameters.values() if p is not None and not isinstance(p, UninitializedParameter))
+    return tuple(id(p) for p in known if p.dim() >= 2)
 
 
 def _will_convert(owner: str, model: nn.Module, found: Found, why: dict[str, str]) -> bool:
     """Whether the parameter's owner is a layer that is converted, under whichever of its names."""
-    try:
-        module = model.get_submodule(owner)
-    except AttributeError:  # a bare parameter
-        return False
+    module = model.get_submodule(owner)
     return any(layer is module and name not in why for name, layer in found.layers.items())
 
 

@@ -107,6 +107,17 @@ def test_settings_and_shapes_of_layers() -> None:
 
 CALLS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "mean keepdim": (Lambda(lambda x: x.mean((-1, -2), keepdim=True)), (3, 4, 5)),
+    "plus a number": (Lambda(lambda x: 2 + x + 0.5), (4,)),
+    "minus, both ways": (Lambda(lambda x: 3 - (x - 0.25)), (3, 4)),
+    "with alpha": (Lambda(lambda x: torch.sub(torch.add(x, 2, alpha=3), 5, alpha=-2)), (4,)),
+    "alpha of the value": (Lambda(lambda x: torch.sub(torch.ones(2, 1), x, alpha=3)), (2, 3)),
+    "rsub": (Lambda(lambda x: torch.rsub(x, 5, alpha=2)), (4,)),
+    "input normalised inside": (
+        Lambda(lambda x: (x - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / torch.tensor([0.2, 0.3]).mean()),
+        (3, 4, 5),
+    ),
+    "times a scale a channel": (Lambda(lambda x: torch.tensor([1.0, -2.0]).view(1, -1, 1, 1) * x * 3), (2, 4, 5)),
+    "features times": (Lambda(lambda x: x * torch.arange(4.0) / 3), (4,)),
     "mean of a length": (Lambda(lambda x: x.mean(2)), (3, 4)),
     "matmul": (Lambda(lambda x, fc: torch.matmul(x, fc.weight), nn.Linear(4, 4)), (4,)),
     "mm": (Lambda(lambda x, fc: torch.mm(x, fc.weight.t()), nn.Linear(4, 3)), (4,)),
@@ -272,7 +283,13 @@ REFUSED: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     "divisor": (nn.AvgPool2d(2, divisor_override=3), (2, 8, 8), r"aten.avg_pool2d .* with divisor_override=3"),
     "mean of channels": (Lambda(lambda x: x.mean(1)), (2, 8, 8), r"aten.mean .* over dimensions \[1\]"),
     "mean over the batch": (Lambda(lambda x: x.mean(0)), (2, 8, 8), r"aten.mean .* to shape \(2, 8, 8\).*must stay"),
-    "add a constant": (Lambda(lambda x: x + 1), (4,), r"aten.add .* with a constant 'other'"),
+    "add a picture": (Lambda(lambda x: x + torch.ones(3, 3)), (2, 3, 3), r"aten.add .* a constant of shape \(3, 3\)"),
+    "constant of the last dimension": (Lambda(lambda x: x * torch.ones(3)), (2, 3), r"aten.mul .* shape \(3,\)"),
+    "constant that grows": (Lambda(lambda x: x + torch.ones(1, 2, 1, 3)), (2, 4, 1), r"aten.add .* \(1, 2, 1, 3\)"),
+    "product of two values": (Lambda(lambda x: x * x.relu()), (4,), r"aten.mul .* of two values"),
+    "difference of two values": (Lambda(lambda x: x - x.relu()), (4,), r"aten.sub .* of two values"),
+    "divided by": (Lambda(lambda x: 1 / (x + 2)), (4,), r"aten.(reciprocal|div)"),
+    "rounded division": (Lambda(lambda x: torch.div(x, 2, rounding_mode="floor")), (4,), r"aten.div .*rounding_mode"),
     "add with broadcast": (Lambda(lambda x: x + x[:, :1]), (4,), r"aten.(slice|add)"),
     "add alpha": (Lambda(lambda x: torch.add(x, x.relu(), alpha=2)), (4,), r"aten.add .* alpha 2"),
     "cat of batches": (Lambda(lambda x: torch.cat([x, x], 0)), (4,), r"aten.cat .* the batch must stay"),
@@ -316,6 +333,8 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="one input, got 2"):
         trace(nn.ReLU(), (random(1, 4), random(1, 4)))
     with pytest.raises(TypeError, match="one tensor of floats"):
+        trace(nn.ReLU(), torch.zeros(1, 4, dtype=torch.bool))
+    with pytest.raises(UnsupportedError, match=r"aten.relu of the network .* of torch.int64 .*floats alone"):
         trace(nn.ReLU(), torch.zeros(1, 4, dtype=torch.int64))
     with pytest.raises(UnsupportedError, match=r"shape \(0, 4\)"):
         trace(nn.ReLU(), torch.zeros(0, 4))

@@ -14,7 +14,6 @@ from lrnets_runtime.graph import (
     Activate,
     Activation,
     AdaptivePool2d,
-    Add,
     Affine,
     Concat,
     Conv2d,
@@ -24,6 +23,7 @@ from lrnets_runtime.graph import (
 )
 from torch import Tensor
 
+from lrnets.export.arithmetic import arithmetic
 from lrnets.export.builder import Builder, Call, Condition, Value
 
 Result: TypeAlias = Value | Condition | tuple[Value | None, ...]
@@ -146,14 +146,6 @@ def mean(b: Builder, call: Call) -> Value:
     return b.reshape(y, call.shape, f"{call.name}.flat")
 
 
-def add(b: Builder, call: Call) -> Value:
-    values = call.value("self"), call.value("other")
-    if call["alpha"] != 1 or values[0].shape != values[1].shape:
-        shapes = " and ".join(str(v.shape) for v in values)
-        call.refuse(f"of shapes {shapes} with alpha {call['alpha']}", "add equal shapes with alpha 1")
-    return b.emit(Add, call.name, values, call.shape)
-
-
 def concat(b: Builder, call: Call) -> Value:
     parts = call["tensors"]
     if not all(isinstance(part, Value) for part in parts):
@@ -243,7 +235,8 @@ LOWERINGS: dict[str, Lowering] = {
     **dict.fromkeys(
         ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d"), _kind(adaptive_pool, "average")
     ),
-    "mean": mean, "add": add, "cat": concat, **dict.fromkeys(("softmax", "_softmax"), softmax),
+    "mean": mean, **dict.fromkeys(("add", "sub", "rsub", "mul", "div"), arithmetic), "cat": concat,
+    **dict.fromkeys(("softmax", "_softmax"), softmax),
     **dict.fromkeys(("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"), clamp),
     "leaky_relu": leaky_relu,
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), reshape),
@@ -256,7 +249,7 @@ LOWERINGS: dict[str, Lowering] = {
 
 KNOWN = (
     "the packed format knows convolution, linear, batch norm, ReLU and other clamps, leaky ReLU, signs, pooling, sums "
-    "and products of two values, concatenation, reshapes and softmax"
+    "and products of two values, arithmetic with a constant a channel, concatenation, reshapes and softmax"
 )
 REMEDIES = {
     **dict.fromkeys(("log_softmax", "_log_softmax"), "leave it off: the largest logit has the largest probability"),

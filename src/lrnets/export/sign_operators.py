@@ -1,4 +1,4 @@
-"""ATen operators of networks with binary activations: the sign, |x|, means over channels, products.
+"""ATen operators of networks with binary activations: the sign, |x|, means over channels, repeats.
 
 XNOR-Net's scale map K, the mean size of what a place sees, is |x|, a mean over channels and a convolution by a
 constant. A mean over channels is a layer too: all its weights are 1 / channels, which is a bit each and a scale.
@@ -73,50 +73,9 @@ def repeat(b: Builder, call: Call) -> Value:
     return b.reshape(y, call.shape, f"{call.name}.flat")
 
 
-def multiply(b: Builder, call: Call) -> Value:
-    """Of two values, one of which may be smaller; or by a constant, one number or one for each channel."""
-    one, other = call["self"], call["other"]
-    if not isinstance(one, Value) or not isinstance(other, Value):
-        x, constant = (one, other) if isinstance(one, Value) else (other, one)
-        return _affine(b, call, x, "scale", constant)
-    if one.shape != call.shape:
-        one, other = other, one
-    spreads = len(one.shape) == len(other.shape) and all(m in (n, 1) for n, m in zip(one.shape, other.shape))
-    if one.shape != call.shape or not spreads:
-        call.refuse(f"of shapes {one.shape} and {other.shape}", "each size of one must be the other's, or 1")
-    return b.emit(Multiply, call.name, (one, other), call.shape)
-
-
-def add(b: Builder, call: Call) -> Value:
-    """Of two values of equal shapes; or of a constant, one number or one for each channel."""
-    one, other = call["self"], call["other"]
-    if isinstance(one, Value) and isinstance(other, (int, float, Tensor)):
-        return _affine(b, call, one, "bias", other * call["alpha"])
-    if isinstance(other, Value) and isinstance(one, Tensor) and call["alpha"] == 1:
-        return _affine(b, call, other, "bias", one)
-    return operators.add(b, call)
-
-
-def _affine(b: Builder, call: Call, x: Value, part: str, constant: float | Tensor) -> Value:
-    """x scaled or shifted, by a number for each channel, the first dimension."""
-    numbers = torch.as_tensor(constant).detach().double()
-    rank = len(x.shape)
-    if numbers.dim() == rank + 1 and numbers.shape[0] == 1:
-        numbers = numbers[0]  # the batch
-    sizes = (1,) * (rank - numbers.dim()) + tuple(numbers.shape)
-    if not rank or len(sizes) != rank or sizes[0] not in (1, x.shape[0]) or math.prod(sizes[1:]) != 1:
-        call.refuse(
-            f"of shape (batch, {', '.join(map(str, x.shape))}) and a constant of shape {tuple(numbers.shape)}",
-            "use one number, or one for each channel",
-        )
-    name = b.fresh(call.name)
-    vector = b.vector(f"{name}.{part}", numbers.reshape(-1).expand(x.shape[0]))
-    return b.place(Affine, name, (x,), call.shape, **{part: vector})
-
-
 SIGNS_ONLY = "the packed format knows comparisons only as torch.where(x >= 0, 1.0, -1.0)"
 CONDITIONS = ("ge", "where")  # their arguments or results are no numbers
 LOWERINGS: dict[str, Lowering] = {
-    **operators.LOWERINGS, "ge": at_least, "where": sign, "abs": size, "mean": mean, "mul": multiply, "add": add,
+    **operators.LOWERINGS, "ge": at_least, "where": sign, "abs": size, "mean": mean,
     "repeat_interleave": repeat,
 }  # fmt: skip

@@ -58,7 +58,7 @@ def _check_arguments(net: Any, example: Any) -> None:
         )
     if isinstance(example, (tuple, list)):
         raise UnsupportedError(f"the packed format holds networks of one input, got {len(example)}; give one tensor")
-    if not isinstance(example, Tensor) or not example.is_floating_point():
+    if not isinstance(example, Tensor) or example.is_complex() or example.dtype == torch.bool:
         raise TypeError(f"the example input must be one tensor of floats, got {describe(example)}")
     if example.dim() - 1 not in RANKS or not example.numel():
         raise UnsupportedError(
@@ -148,12 +148,18 @@ class _Tracer:
         """A call with its arguments by name, defaults filled in."""
         path, kind = _module_of(node)
         where = f"of module {path!r} ({kind})" if path else f"of the network itself ({kind})"
-        schema = getattr(node.target, "_schema", None)
-        name = str(node.target) if schema is None else schema.name.removeprefix("aten::")
+        name = _operator_of(node)
         made = node.meta["val"][0] if isinstance(node.meta["val"], (tuple, list)) else node.meta["val"]
-        blank = Call(name, {}, (), "", where)
-        if schema is None or name not in LOWERINGS:
-            blank.refuse(remedy=REMEDIES.get(name, KNOWN))
+        blank = Call(name or str(node.target), {}, (), "", where)
+        values = [n.meta["val"] for n in node.all_input_nodes if isinstance(self.known[n], Value)]
+        whole = {str(value.dtype) for value in values if not value.is_floating_point()}
+        if whole:  # token indices, say
+            blank.refuse(
+                f"of {', '.join(whole)}", "the packed format has floats alone" + self.also_missing(blank.operator)
+            )
+        if name is None or name not in LOWERINGS:
+            blank.refuse(remedy=REMEDIES.get(blank.operator, KNOWN) + self.also_missing(blank.operator))
+        schema = cast(Any, node.target)._schema
         given = dict(zip((a.name for a in schema.arguments), args)) | kwargs
         arguments = {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
         shape = self.without_batch(made, blank)
@@ -161,6 +167,19 @@ class _Tracer:
         if dtypes - {made.dtype} and name not in CONDITIONS:
             blank.refuse(f"from {', '.join(map(str, dtypes))} to {made.dtype}", "keep one number format throughout")
         return Call(name, arguments, shape, self.layer_name(path, name, node), where)
+
+    def also_missing(self, refused: str) -> str:
+        """What to say of other operators on the input's way that are not known, each with its first module."""
+        reached: set[fx.Node] = set()
+        missing: dict[str, str] = {}
+        for node in self.program.graph.nodes:
+            if isinstance(self.known.get(node), Value) or not reached.isdisjoint(node.all_input_nodes):
+                reached.add(node)
+                name = _operator_of(node)
+                if name is not None and name not in (refused, *LOWERINGS) and _makes_tensors(node):
+                    missing.setdefault(name, _module_of(node)[0])
+        listed = ", ".join(f"aten.{name} of {path!r}" for name, path in missing.items())
+        return f". Not supported either: {listed}" if listed else ""
 
     def without_batch(self, made: Tensor, blank: Call) -> Shape:
         first, *others = made.shape or (None,)
@@ -179,6 +198,16 @@ class _Tracer:
         if owned and "." in owned[0]:
             return owned[0].rpartition(".")[0]
         return f"{path}.{name}" if path else name
+
+
+def _operator_of(node: fx.Node) -> str | None:
+    """Name of the operator that a node calls, without torch's own name before it."""
+    schema = getattr(node.target, "_schema", None)
+    return None if schema is None else schema.name.removeprefix("aten::")
+
+
+def _makes_tensors(node: fx.Node) -> bool:
+    return any(isinstance(made, Tensor) for made in pytree.tree_leaves(node.meta.get("val")))
 
 
 def _module_of(node: fx.Node) -> tuple[str, str]:

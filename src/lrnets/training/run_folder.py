@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import shutil
 import subprocess
@@ -110,7 +111,7 @@ class RunFolder:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from safetensors, or from a torch checkpoint read without unpickling objects."""
+    """A state dict from safetensors, or from a torch checkpoint or a whole network, neither of which is unpickled."""
     if not path.is_file():
         raise FileNotFoundError(f"no weights in {path}")
     if path.suffix == ".safetensors":
@@ -121,7 +122,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or cut short ({error}); copy or make it anew") from error
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # it names classes: torch.save(net, path)?
+        from lrnets.training.pickled_module import pickled_state
+
+        return pickled_state(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(
