@@ -6,11 +6,8 @@ constant. A mean over channels is a layer too: all its weights are 1 / channels,
 
 from __future__ import annotations
 
-import math
-
 import torch
-from lrnets_runtime.graph import Activate, Activation, Affine, Conv2d, Linear, Multiply
-from torch import Tensor
+from lrnets_runtime.graph import Activate, Activation, Conv2d, Linear
 
 from lrnets.export import operators
 from lrnets.export.builder import Builder, Call, Condition, Value
