@@ -3,12 +3,13 @@
 All engines take turns in one process, so that a slow moment of the machine hits all; a time is the median of the
 rounds, a ratio (rival / ours, above 1 is faster than the rival) the median of the rounds' ratios. Rivals are compared
 in the same type of activations: float32 (torch, onnxruntime, OpenVINO) or int8 (onnxruntime, OpenVINO, and 2-bit
-MatMulNBits for linear layers), quantising included. With `signs`, single layers of binary weights take the signs of their
-input, by counting bits, and are compared with the same layer on the input itself: ours in float32, and onnxruntime's in
-float32 and int8 (neither has a layer for signs). Weights are random draws: times do not depend on them. Keep the machine
-quiet.
+MatMulNBits for linear layers), quantising included. With `signs`, single layers of binary weights take the signs of
+their input, by counting bits, and are compared with the same layer on the input itself: ours in float32, and
+onnxruntime's in float32 and int8 (it has no layer for signs). Weights are random draws: times do not depend on them.
+Keep the machine quiet.
 
-    python benchmarks/runtime.py [--cases linear conv mnist vgg] [--activations float32 int8 signs] [--threads 1 2] [--batches 1 32] [--json FILE]
+    python benchmarks/runtime.py [--cases linear conv mnist vgg] [--activations float32 int8 signs] [--threads 1 2]
+        [--batches 1 32] [--json FILE]
     python benchmarks/runtime.py --from FILE --plot benchmarks/runtime.svg  # table and picture of a measurement
 
 Needs onnx and onnxruntime; OpenVINO (`pip install openvino`) is used if it is there.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -162,8 +164,7 @@ def engines_for_signs(case: Case, batch: int, threads: int, folder: Path) -> dic
     found: dict[str, tuple[Call, int]] = {}
     for name, own in (("lrnets", on_signs(net)), ("lrnets float32", net)):
         packed = export.save_packed(own, example, folder / f"{name}.safetensors")
-        loaded = lrnets_runtime.load(packed.path, threads=threads)
-        found[name] = (lambda loaded=loaded: loaded(x)), packed.bytes
+        found[name] = partial(lrnets_runtime.load(packed.path, threads=threads), x), packed.bytes
     int8 = {"activations": "int8", "calibration": [torch.from_numpy(x)]}
     for name, choice in (("onnxruntime", {"weights": "float32"}), ("onnxruntime int8", int8)):
         report = export.save_onnx(net, example, folder / f"{name}.onnx", **choice)
