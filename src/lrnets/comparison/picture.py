@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lrnets.comparison.results import RowResult
+from lrnets.figures.style import KINDS, VERMILION, house_style, light_grid, new_figure, require_matplotlib
 
 FORMATS = ("pdf", "png", "svg")
-# Okabe and Ito's colours, told apart by colour-blind readers; the hatches serve print without colours.
-LOOKS = {"binary": ("#E69F00", "//"), "ternary": ("#0072B2", ""), "float": ("#999999", "..")}
 ROOM = 2.5  # the axis ends at so many medians: one method that fails must not flatten all others
 
 
@@ -19,10 +18,7 @@ def require_picture(path: Path) -> None:
     """Refuse a picture that could not be written, before anything is trained for it."""
     if path.suffix[1:].lower() not in FORMATS:
         raise ValueError(f"{path} is no picture; end its name in one of {', '.join('.' + name for name in FORMATS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install matplotlib") from error
+    require_matplotlib()
 
 
 def axis_end(results: Sequence[RowResult]) -> float:
@@ -35,24 +31,26 @@ def axis_end(results: Sequence[RowResult]) -> float:
 
 def picture(results: Sequence[RowResult], title: str, form: str) -> bytes:
     """A bar a row with its deviation over seeds, and a diamond for the paper's figure; a file of that format."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with house_style():
+        return _drawn(results, title, form)
+
+
+def _drawn(results: Sequence[RowResult], title: str, form: str) -> bytes:
     from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(9, 1.6 + 0.34 * len(results)), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, and nothing of pyplot's state
+    figure = new_figure(9, 1.6 + 0.34 * len(results))
     axis, end = figure.add_subplot(), axis_end(results)
     used = []
     for place, found in enumerate(results):
-        kind = found.row.recipe.weights if found.row.recipe.weights in LOOKS else "float"
-        colour, hatch = LOOKS[str(kind)]
+        kind = found.row.recipe.weights if found.row.recipe.weights in KINDS else "float"
+        colour, hatch = KINDS[str(kind)]
         used.append(kind)
         cut = found.error.mean > end
         axis.barh(place, min(found.error.mean, end), color=colour, hatch=hatch, edgecolor="white", height=0.7)
         if found.error.deviation is not None and not cut:
             axis.errorbar(found.error.mean, place, xerr=found.error.deviation, color="black", capsize=3, linewidth=1)
         if found.row.printed_error is not None:
-            axis.plot(found.row.printed_error, place, "D", color="#D55E00", markeredgecolor="white", markersize=7)
+            axis.plot(found.row.printed_error, place, "D", color=VERMILION, markeredgecolor="white", markersize=7)
         text = f"{found.error} %" + (" →" if cut else "")
         # Beyond the diamond as well, which would cover it.
         right = min(max(found.error.mean + (found.error.deviation or 0.0), found.row.printed_error or 0.0), end)
@@ -62,15 +60,15 @@ def picture(results: Sequence[RowResult], title: str, form: str) -> bytes:
     axis.set_xlim(0, end)
     axis.set_ylim(len(results) - 0.4, -0.6)  # the first row on top
     axis.set_xlabel("test error (%), mean ± deviation over seeds")
-    axis.set_title(title, fontsize=11)
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title(title)
+    light_grid(axis, "x")
     handles: list[object] = [
-        Patch(facecolor=LOOKS[kind][0], hatch=LOOKS[kind][1], edgecolor="white", label=f"{kind} weights")
-        for kind in LOOKS if kind in used
+        Patch(facecolor=KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white", label=f"{kind} weights")
+        for kind in KINDS if kind in used
     ]  # fmt: skip
     if any(found.row.printed for found in results):
-        handles += axis.plot([], [], "D", color="#D55E00", label="the paper, as printed")
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+        handles += axis.plot([], [], "D", color=VERMILION, label="the paper, as printed")
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     stream = io.BytesIO()
-    figure.savefig(stream, format=form, dpi=150)
+    figure.savefig(stream, format=form)
     return stream.getvalue()

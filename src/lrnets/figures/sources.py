@@ -236,7 +236,7 @@ def found_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
         if not path.is_dir():
             raise FileNotFoundError(f"there is no folder {path}; name a run's folder, or one with runs inside")
         here = [path] if _is_run(path) else sorted((p.parent for p in path.rglob("recipe.yaml")), key=_by_number)
-        runs = [run for run in here if run == path or _is_run(run)]
+        runs = [run for run in here if _is_run(run)] or [run for run in here if run == path]
         if not runs:
             raise FileNotFoundError(
                 f"{path} is no run folder, and there is none inside (one has recipe.yaml and environment.json); "
