@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lrnets
-from lrnets.diagnostics import RandomnessWarning, gaussian_fit, undecided
+from lrnets.diagnostics import RandomnessWarning, disagreement, gaussian_fit, undecided
 
 
 def layer_with(probabilities: list[list[float]], scale: float | None = None) -> lrnets.LRLinear:
@@ -131,3 +131,12 @@ def test_an_all_but_decided_neuron_is_half_a_step_from_its_gaussian():
 def test_impossible_draws_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         gaussian_fit(lrnets.LRLinear(2, 2), torch.ones(1, 2), draws=0)
+
+
+def test_disagreement_is_the_chance_that_two_draws_differ():
+    probabilities = [[0.25, 0.5, 0.25], [0.0, 1.0, 0.0], [0.02, 0.95, 0.03]]
+    model = nn.Sequential(layer_with(probabilities))
+    differ = [
+        sum(p[a] * p[b] for a, b in itertools.product(range(3), repeat=2) if a != b) for p in probabilities
+    ]  # fmt: skip
+    assert disagreement(model)["0"] == pytest.approx(np.mean(differ), rel=1e-5)

@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lrnets", description="Neural networks with binary or ternary weights.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def verb(name: str, run: Any, about: str, example: str) -> argparse.ArgumentParser:
+    def verb(name: str, run: Any, about: str, example: str, short: str = "") -> argparse.ArgumentParser:
         sub = verbs.add_parser(
-            name, help=about, description=about, epilog=f"example: {example}",
+            name, help=short or about, description=about, epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         sub.set_defaults(run=run)
@@ -131,6 +131,29 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
     table.add_argument("--plot", type=Path, metavar="FILE", help="draw bars: .png, .svg or .pdf")
     table.add_argument("--compare", nargs=2, default=[], metavar=("A", "B"), help="two rows, seed by seed")
+    figures = verb(
+        "figures", _figures,
+        "Draw the paper's figures and ours from run folders, as SVG and PNG with the numbers beside them as CSV.\n\n"
+        "From one run: training curves, pre-activations against their Gaussian (fig. 1), kernels (fig. 3-5), entropy\n"
+        "over training and p(w = 0) (appendix B), where draws disagree. From two runs that differ in probability\n"
+        "decay alone: fig. 2 and both entropies. From lr and gumbel with the same start: appendix A. From several\n"
+        "methods: error against bits. What is impossible is said, with what would make it possible. Nothing is\n"
+        "trained, and no data set is read.",
+        "lrnets figures runs/with-decay runs/without-decay --out pictures --layers 'conv*'",
+        short="Draw the paper's figures and ours from run folders: SVG, PNG and CSV.",
+    )  # fmt: skip
+    figures.add_argument(
+        "folders", type=Path, nargs="+", metavar="RUN",
+        help="run folders, or folders with runs inside, as `lrnets table` leaves them",
+    )  # fmt: skip
+    figures.add_argument("--out", type=Path, default=Path("figures"), help="where to write (default: figures)")
+    figures.add_argument(
+        "--layers", nargs="+", default=[], metavar="LAYER", help="names or patterns such as 'conv*' (default: all)"
+    )
+    figures.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME",
+        help="figures whose names match, such as kernels or 'entropy*' (default: all)",
+    )  # fmt: skip
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
     data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
     data.add_argument("name", choices=["mnist", "cifar10"])
@@ -241,6 +264,13 @@ def _table(args: argparse.Namespace) -> None:
         print(f"written: {path}")
     if table.absent and not args.no_train:
         raise RuntimeError(f"{len(table.absent)} runs are not in the table; the reasons stand below it")
+
+
+def _figures(args: argparse.Namespace) -> None:
+    from lrnets.figures.command import make_figures
+
+    written = make_figures(args.folders, args.out, layers=args.layers, only=args.only)
+    print(f"{len(written)} figures in {args.out}, each as .svg, .png and .csv; captions in {args.out / 'captions.md'}")
 
 
 def _recipes(args: argparse.Namespace) -> None:

@@ -79,6 +79,15 @@ def undecided(model: nn.Module, decided: float = DECIDED) -> dict[str, float]:
     }
 
 
+@torch.no_grad()
+def disagreement(model: nn.Module) -> dict[str, float]:
+    """Share of each layer's weights in which two draws are to differ: the mean of 1 - sum_k p_k^2."""
+    return {
+        name: 1 - layer.values.probabilities(layer.weight_logits).square().sum(0).mean().item()
+        for name, layer in lr_layers(model)
+    }
+
+
 def diagnose(
     model: nn.Module,
     x: Tensor | None = None,
@@ -92,7 +101,7 @@ def diagnose(
     Warns of layers whose randomness has died out.
     """
     bits, open_weights = entropy(model), undecided(model)
-    inputs = {} if x is None else _layer_inputs(model, x)
+    inputs = {} if x is None else layer_inputs(model, x)
     rows = []
     for name, layer in lr_layers(model):
         fits = []
@@ -170,7 +179,7 @@ def _seen_by(
     return neuron, seen.detach()
 
 
-def _layer_inputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+def layer_inputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """What reaches each stochastic layer when the most probable network sees `x`."""
     inputs: dict[str, Tensor] = {}
 

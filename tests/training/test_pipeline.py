@@ -14,6 +14,7 @@ import torch
 from digit_runs import network, recipe, short, train
 from safetensors.torch import load_file
 
+from lrnets.training.examples import load_examples
 from lrnets.training.metrics import read_epochs
 from lrnets.training.module import DivergedError
 from lrnets.training.recipe import Recipe, recipe_from
@@ -40,6 +41,10 @@ def test_it_learns_digits_and_leaves_a_complete_folder(tmp_path):
     )
     assert len(rows) == 1 + 12
     assert not list((tmp_path / "run").rglob(".*"))
+    kept = load_examples(RunFolder(tmp_path / "run"))
+    assert kept.answers is not None
+    errors = [100 * (named != kept.answers.valid_labels).double().mean().item() for named in kept.answers.valid]
+    assert errors == pytest.approx(results["valid_error_of_draws"])
 
 
 SCRIPT = """

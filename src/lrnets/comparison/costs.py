@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lrnets.comparison.runs import Run
+from lrnets.training.run_folder import RunFolder
 
 FILE = "cost.json"
 INPUTS = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
@@ -23,27 +24,33 @@ class Cost:
 
 def cost_of(run: Run) -> Cost:
     """Measured once and kept in the run's folder, until the code that measures is newer, as make would do it."""
-    kept = run.folder.path / FILE
-    if kept.exists() and kept.stat().st_mtime > _code_changed():
-        return Cost(**run.folder.read_json(FILE))
-    cost = _measured(run)
-    run.folder.write_json(FILE, asdict(cost))
+    cost = kept_cost(run.folder)
+    if cost is None:
+        cost = measured_cost(run.folder)
+        run.folder.write_json(FILE, asdict(cost))
     return cost
 
 
-def _measured(run: Run) -> Cost:
+def kept_cost(folder: RunFolder) -> Cost | None:
+    """What was measured before, unless the code that measures is newer."""
+    kept = folder.path / FILE
+    return Cost(**folder.read_json(FILE)) if kept.exists() and kept.stat().st_mtime > _code_changed() else None
+
+
+def measured_cost(folder: RunFolder) -> Cost:
+    """Of the network that a run ends in; nothing is written."""
     from lrnets.methods.twin import twins
     from lrnets.summary import summary
     from lrnets.training.pipeline import build_network, convert_by
     from lrnets.training.stored import drawn_network
 
-    recipe = run.folder.read_recipe()
+    recipe = folder.read_recipe()
     own: set[str] = set()
     if recipe.discrete_stage is not None:
         network = build_network(recipe)
         convert_by(recipe, network)
         own = {name for name, _ in twins(network)}
-    found = summary(drawn_network(run.folder), INPUTS[recipe.data])
+    found = summary(drawn_network(folder), INPUTS[recipe.data])
     weighted = [layer for layer in found.layers if layer.weights]
     layers = [layer for layer in weighted if layer.name in own] or weighted
     bits = sum(layer.bits * layer.weights for layer in layers) / sum(layer.weights for layer in layers)

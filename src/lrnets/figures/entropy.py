@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING
 from lrnets.figures.figure import Figure
 from lrnets.figures.pairs import decay_text, decayed_pairs
 from lrnets.figures.sources import Source
-from lrnets.figures.style import BLUE, CYCLE, INK, MARKERS, VERMILION, light_grid, new_figure, sequential, whole_numbers
+from lrnets.figures.style import (
+    BLUE,
+    CYCLE,
+    INK,
+    MARKERS,
+    VERMILION,
+    few_markers,
+    legend_below,
+    light_grid,
+    new_figure,
+    sequential,
+    whole_numbers,
+)
 from lrnets.figures.task import Task
 
 if TYPE_CHECKING:
@@ -33,14 +45,13 @@ def curves(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figu
         figure = new_figure(6.4, 3.8)
         axis = figure.add_subplot()
         for number, (name, points) in enumerate(found.items()):
-            axis.plot(
-                *zip(*points), color=CYCLE[number % len(CYCLE)], marker=MARKERS[number % len(MARKERS)], label=name
-            )
+            axis.plot(*zip(*points), color=CYCLE[number % len(CYCLE)], marker=MARKERS[number % len(MARKERS)],
+                      markevery=few_markers(len(points)), label=name)  # fmt: skip
         axis.set(title="Average entropy of a layer", xlabel="epoch", ylabel="bits a weight")
         axis.set_ylim(bottom=0)
         light_grid(axis)
         whole_numbers(axis)
-        axis.legend(ncols=1 + len(found) // 8)
+        legend_below(figure, [axis], 6)
         return figure
 
     ends = ", ".join(f"{name} {points[0][1]:.2f} to {points[-1][1]:.2f}" for name, points in found.items())
@@ -127,7 +138,8 @@ def with_and_without(without: Source, with_decay: Source, layers: Sequence[str] 
         panels = figure.subplots(lines, columns, squeeze=False).flatten()
         for axis, name in zip(panels, names):
             for label, found, colour, marker, dash in kinds:
-                axis.plot(*zip(*found[name]), color=colour, marker=marker, linestyle=dash, label=label)
+                axis.plot(*zip(*found[name]), color=colour, marker=marker, linestyle=dash, label=label,
+                          markevery=few_markers(len(found[name])))  # fmt: skip
             axis.set(title=name, xlabel="epoch")
             axis.margins(y=0.15)
             light_grid(axis)
@@ -136,8 +148,7 @@ def with_and_without(without: Source, with_decay: Source, layers: Sequence[str] 
             axis.set_ylabel("bits a weight")
         for axis in panels[len(names) :]:
             axis.set_visible(False)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        legend_below(figure, panels[:1])
         return figure
 
     ends = "; ".join(f"{name} {one[name][-1][1]:.3f} without, {other[name][-1][1]:.3f} with" for name in names)

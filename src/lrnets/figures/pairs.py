@@ -44,3 +44,23 @@ def no_decayed_pair(sources: Sequence[Source]) -> ImpossibleError:
         f"--init {one.folder.weights_file('float')} --set discrete_stage.probability_decay={wanted:g} --out OTHER` "
         "makes the other"
     )
+
+
+def no_rivals(sources: Sequence[Source]) -> ImpossibleError:
+    """Why LR-net and Gumbel-softmax cannot be set side by side, and what to do about it."""
+    by_method = {method: [s for s in sources if s.recipe.method == method] for method in ("lr", "gumbel")}
+    missing = [method for method, found in by_method.items() if not found]
+    if len(missing) == 2:
+        return ImpossibleError("it compares runs of the methods lr and gumbel, and none is given; name them")
+    one = next(found[0] for found in by_method.values() if found)
+    if missing:
+        why, wanted = f"no run of {missing[0]} is given", missing[0]
+    else:
+        other = by_method["gumbel"][0]
+        differ = difference(one, other, "method", "method_options")
+        why, wanted = f"{one.label} and {other.label} differ in more ({differ})", "gumbel"
+    return ImpossibleError(
+        f"it compares runs of lr and gumbel with the same start and settings; {why}. `lrnets train "
+        f"{one.folder.recipe_file} --init {one.folder.weights_file('float')} --set method={wanted} --out OTHER` makes "
+        "the other"
+    )

@@ -118,12 +118,12 @@ class Source:
         """Of the network that the run ends in, in per cent."""
         return chosen(self.results["test_error"])
 
-    def epochs(self, stage: str) -> list[dict[str, float]]:
-        """The figures of a stage's epochs, at least one."""
+    def epochs(self, stage: str, *needed: str) -> list[dict[str, float]]:
+        """The figures of a stage's epochs, at least one, each with those that are needed."""
         path = metrics_file(self.folder, stage)
         try:
             rows = read_epochs(self.folder, stage)
-            numbers = [int(row["epoch"]) for row in rows]
+            numbers = [[row[name] for name in ("epoch", *needed)] for row in rows]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); remove the lines that are cut short, or train "
@@ -216,24 +216,17 @@ def _without(recipe: Recipe, apart: Sequence[str]) -> Recipe:
 
 
 def _labels(sources: Sequence[Source]) -> list[str]:
-    """Names of recipes without what all of them begin with; folders where names are the same."""
+    """Names of recipes without what all of them begin with; folders where one name stands for several recipes."""
     names = [source.recipe.name for source in sources]
-    settings = [str({**asdict(source.recipe), "seed": 0}) for source in sources]
-    if len(set(names)) == len(set(settings)):
-        parts = [name.split("-") for name in names]
-        cut = 0
-        while len(set(names)) > 1 and all(len(own) > cut + 1 and own[cut] == parts[0][cut] for own in parts):
-            cut += 1
-        labels = ["-".join(own[cut:]) for own in parts]
-    else:
+    if len(set(names)) < len({str({**asdict(source.recipe), "seed": 0}) for source in sources}):
         paths = [source.folder.path.absolute() for source in sources]
-        top = Path(os.path.commonpath([str(path) for path in paths])) if len(paths) > 1 else paths[0].parent
-        labels = [str(path.relative_to(top)) for path in paths]
-        return labels
-    twice = {label for label in labels if labels.count(label) > 1}
-    return [
-        f"{label}, seed {source.recipe.seed}" if label in twice else label for label, source in zip(labels, sources)
-    ]
+        top = os.path.commonpath([str(path) for path in paths])
+        return [str(path.relative_to(top)) for path in paths]
+    parts = [name.split("-") for name in names]
+    cut = 0
+    while len(set(names)) > 1 and all(len(own) > cut + 1 and own[cut] == parts[0][cut] for own in parts):
+        cut += 1
+    return ["-".join(own[cut:]) for own in parts]
 
 
 def found_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
@@ -243,7 +236,7 @@ def found_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
         if not path.is_dir():
             raise FileNotFoundError(f"there is no folder {path}; name a run's folder, or one with runs inside")
         here = [path] if _is_run(path) else sorted((p.parent for p in path.rglob("recipe.yaml")), key=_by_number)
-        runs = [run for run in here if run == path or _is_run(run)]
+        runs = [run for run in here if _is_run(run)] or [run for run in here if run == path]
         if not runs:
             raise FileNotFoundError(
                 f"{path} is no run folder, and there is none inside (one has recipe.yaml and environment.json); "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +82,7 @@ def new_figure(width: float, height: float) -> Figure:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    cast(Any, figure.get_layout_engine()).set(w_pad=0.08, h_pad=0.08)
     return figure
 
 
@@ -98,13 +99,18 @@ def whole_numbers(axis: Axes) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def legend_below(figure: Figure, columns: int = 4) -> None:
-    """One legend for all panels, below them, each label once."""
+def legend_below(figure: Figure, axes: Iterable[Axes], columns: int = 4) -> None:
+    """One legend for some panels, below all of them, each label once."""
     entries: dict[str, Any] = {}
-    for axis in figure.axes:
+    for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
-            entries.setdefault(label, handle)
+            entries.setdefault(str(label), handle)
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=min(columns, len(entries)))
+
+
+def few_markers(points: int) -> int:
+    """Every how many points a line has a marker: at most a dozen."""
+    return max(1, -(-points // 12))
 
 
 def sequential() -> Colormap:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lrnets.data import Split, Transform
-from lrnets.training.run_folder import RunFolder
+from lrnets.training.run_folder import RunFolder, read_weights
 
 FILE = "examples.safetensors"
 EXAMPLES = 64  # the first of the validation data
@@ -77,28 +77,22 @@ def save_examples(folder: RunFolder, valid: Split, transform: Transform, answers
 
 def load_examples(folder: RunFolder) -> Examples:
     """Read the file; one that is missing or damaged is named with its remedy."""
-    content = _read(folder.path / FILE)
+    path = folder.path / FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; {_remedy(folder.path)}")
+    try:
+        content = read_weights(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_remedy(folder.path)}") from error
     try:
         few = Examples(content["images"], content["inputs"], content["labels"])
         if not any(name.startswith("answers.") for name in content):
             return few
         answers = {name: content[f"answers.{name}"] for name in Answers.__dataclass_fields__}
     except KeyError as error:
-        raise ValueError(f"{folder.path / FILE} has no {error}; {_remedy(folder.path)}") from error
+        raise ValueError(f"{path} has no {error}; {_remedy(folder.path)}") from error
     answers |= {name: answers[name].long() for name in ("valid", "test")}
     return replace(few, answers=Answers(**answers))
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is not there; {_remedy(path.parent)}") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}); {_remedy(path.parent)}") from error
 
 
 def _remedy(folder: Path) -> str:

@@ -74,6 +74,8 @@ class RunFolder:
             return recipe_from(yaml.safe_load(self.recipe_file.read_text()), str(self.recipe_file))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{self.path} is no run folder: it has no recipe.yaml") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.recipe_file} is damaged: {' '.join(str(error).split())}") from error
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file under a temporary name and rename it: it is whole or not there."""
@@ -112,9 +114,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"no weights in {path}")
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or cut short ({error}); copy or make it anew") from error
     content = torch.load(path, map_location="cpu", weights_only=True)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):

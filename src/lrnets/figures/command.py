@@ -1,0 +1,56 @@
+"""`lrnets figures`: from folders to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lrnets.data.progress import progress_bars
+from lrnets.figures.figure import Figure
+from lrnets.figures.gather import gather
+from lrnets.figures.sources import Say, found_runs
+from lrnets.figures.style import require_matplotlib
+
+CAPTIONS = "captions.md"
+
+
+def make_figures(
+    folders: Sequence[Path], out: Path, *, layers: Sequence[str] = (), only: Sequence[str] = (), say: Say = print
+) -> list[Path]:
+    """Every figure that the runs in these folders allow, written to `out`; returns the pictures (SVG)."""
+    require_matplotlib()
+    runs = list(found_runs(folders))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{out} cannot be made a folder ({error.strerror}); name another with --out") from error
+    say(f"{len(runs)} run{'s' * (len(runs) > 1)} found")
+    figures = gather(runs, layers, say, only)
+    if not figures:
+        raise RuntimeError("no figure could be made; the reasons stand above")
+    with progress_bars() as report:
+        for done, figure in enumerate(figures):
+            report("pictures", done, len(figures))
+            write_figure(figure, out)
+            say(f"{figure.name}: {figure.title}")
+    _write(
+        out / CAPTIONS,
+        "".join(f"## {f.title}\n\n![{f.alt}]({f.name}.svg)\n\n{f.caption}\n\n" for f in figures).encode(),
+    )
+    return [out / f"{figure.name}.svg" for figure in figures]
+
+
+def write_figure(figure: Figure, out: Path) -> None:
+    """The picture twice and its numbers, each file whole or not there."""
+    for ending, content in (("svg", figure.svg().encode()), ("png", figure.png()), ("csv", figure.csv().encode())):
+        _write(out / f"{figure.name}.{ending}", content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
