@@ -171,7 +171,7 @@ def _read_epochs(notes: list[Note], folder: RunFolder, stage: str) -> list[dict[
 def _say_what_is_missing(found: Found) -> None:
     if found.state not in ("finished", "unknown"):
         found.notes.insert(0, Note(f"The run is not finished: {_where(found)}.", found.resume_command))
-    if found.state == "unknown":
+    if found.recipe is None:
         found.notes.append(Note("Without a recipe nobody can tell what was planned, nor rebuild the network."))
     if not found.environment and not any(note.text.startswith("environment.json") for note in found.notes):
         found.notes.append(Note("There is no environment.json: versions, machine and commit are unknown."))

@@ -68,7 +68,7 @@ def render(
     drawn = {"curves": _drawings(lead.notes, lambda: curves(found))}
     say("drawing the figures ...")
     undrawn: list[str] = []
-    drawn["figures"] = _drawings(lead.notes, lambda: _figures(found, undrawn.append))
+    drawn["figures"] = _drawings(lead.notes, lambda: _figures(lead, undrawn.append))
     notes += lead.notes[before:]
     several = len(found) > 1
     parts: dict[str, Any] = {
@@ -101,10 +101,11 @@ def _told(found: Found, several: bool) -> list[Note]:
     return [Note(f"Seed {found.seed}: {note.text}", note.command) for note in found.notes]
 
 
-def _figures(found: Sequence[Found], say: Say) -> list[Figure]:
+def _figures(found: Found, say: Say) -> list[Figure]:
+    """All that this run allows but its training curves, which the page has larger."""
     from lrnets.figures import figures_of
 
-    return figures_of([one.folder for one in found], say=say)
+    return [figure for figure in figures_of([found.folder], say=say) if figure.name != "training"]
 
 
 def _drawings(notes: list[Note], figures: Callable[[], Sequence[Figure]]) -> list[Drawing]:

@@ -92,5 +92,5 @@ def _large(size: float) -> str:
     """A size in words a person keeps: 116 kB."""
     for unit, worth in (("MB", 1e6), ("kB", 1e3)):
         if size >= worth:
-            return f"{size / worth:.3g} {unit} on disk"
-    return "on disk"
+            return f"{size / worth:.3g} {unit}"
+    return ""

@@ -47,7 +47,8 @@ def write_report(
     except OSError as error:
         raise OSError(f"{target} cannot be written ({error.strerror}); name another file with --out") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
     return target
 
 
