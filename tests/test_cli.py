@@ -23,7 +23,7 @@ except SystemExit:
     assert "example: lrnets train" in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "export", "run", "bench", "recipes", "data"])
+@pytest.mark.parametrize("verb", ["train", "evaluate", "export", "run", "bench", "demo", "recipes", "data"])
 def test_every_verb_has_help_with_an_example(verb, capsys):
     with pytest.raises(SystemExit) as done:
         main([verb, "--help"])

@@ -105,6 +105,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--against", nargs="+", default=[], choices=["onnxruntime"], help="time this as well, in turn")
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    demo = verb(
+        "demo", _demo, "Write a page, one HTML file, in which a network names what one draws; needs clang and lld.",
+        "lrnets demo runs/mnist-ternary-quick/0 --out digits.html",
+    )  # fmt: skip
+    demo.add_argument(
+        "source", type=Path, metavar="RUN|FILE",
+        help="a run's folder, or a packed file; RUN/examples.safetensors, if it is there, gives ten images to click",
+    )  # fmt: skip
+    demo.add_argument("--out", type=Path, metavar="FILE", help="page to write (default: RUN/demo.html; beside FILE)")
+    demo.add_argument(
+        "--activations", choices=["float32", "int8"],
+        help="what layers hand on (default: int8, calibrated on RUN's training data, or FILE's own)",
+    )  # fmt: skip
+    demo.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     table = verb(
         "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
         "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
@@ -229,6 +243,15 @@ def _bench(args: argparse.Namespace) -> None:
         args.model, kernels=args.kernels, threads=args.threads, batches=args.batches, against=args.against
     )  # fmt: skip
     print(json.dumps([timing.to_json() for timing in timings], indent=1) if args.json else timings_table(timings))
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from lrnets.demo import make_demo
+
+    def say(text: str) -> None:
+        print(f"{text} ...", file=sys.stderr)
+
+    print(make_demo(args.source, args.out, activations=args.activations, data_dir=args.data_dir, say=say))
 
 
 def _table(args: argparse.Namespace) -> None:
