@@ -5,11 +5,11 @@ rounds, a ratio (rival / ours, above 1 is faster than the rival) the median of t
 in the same type of activations: float32 (torch, onnxruntime, OpenVINO) or int8 (onnxruntime, OpenVINO, and 2-bit
 MatMulNBits for linear layers), quantising included. With `signs`, single layers of binary weights take the signs of
 their input, by counting bits, and are compared with the same layer on the input itself: ours in float32, and
-onnxruntime's in float32 and int8 (it has no layer for signs). Weights are random draws: times do not depend on them.
-Keep the machine quiet.
+onnxruntime's in float32 and int8 (neither has a layer for signs). Weights are random draws: times do not depend on
+them. Keep the machine quiet.
 
     python benchmarks/runtime.py [--cases linear conv mnist vgg] [--activations float32 int8 signs] [--threads 1 2]
-        [--batches 1 32] [--json FILE]
+                                 [--batches 1 32] [--json FILE]
     python benchmarks/runtime.py --from FILE --plot benchmarks/runtime.svg  # table and picture of a measurement
 
 Needs onnx and onnxruntime; OpenVINO (`pip install openvino`) is used if it is there.

@@ -23,7 +23,9 @@ except SystemExit:
     assert "example: lrnets train" in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "export", "run", "bench", "report", "recipes", "data"])
+@pytest.mark.parametrize(
+    "verb", ["train", "evaluate", "export", "run", "bench", "report", "demo", "table", "figures", "recipes", "data"]
+)
 def test_every_verb_has_help_with_an_example(verb, capsys):
     with pytest.raises(SystemExit) as done:
         main([verb, "--help"])
@@ -38,7 +40,8 @@ def test_only_train_speaks_of_resuming(monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lrnets.training.recipe.recipe_names", interrupt)
+    monkeypatch.setattr("lrnets.training.recipe.shipped", interrupt)
+    monkeypatch.setattr("lrnets.training.recipe.read_settings", interrupt)
     assert main(["recipes"]) == main(["train", "mnist-float"]) == 130
     lines = [line for line in capsys.readouterr().err.splitlines() if line]
     assert lines == ["interrupted", "interrupted; `lrnets train ... --resume` goes on from the last finished epoch"]

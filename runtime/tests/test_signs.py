@@ -181,6 +181,16 @@ def test_linear_layers_on_signs(kernels, shape, batch):
 
 
 @needs_core
+def test_linear_layers_on_signs_of_several_dimensions_count_bits_too(kernels):
+    rng = seeded("rows")
+    graph, tensors, _ = layer_on_signs(rng, (10, 70), ())
+    graph = dataclasses.replace(graph, input_shape=(3, 5, 70))
+    x = some_inputs(rng, (2, 3, 5, 70))
+    assert native.SIGNS in [step.kind for step in make_plan(graph, tensors).steps]
+    np.testing.assert_array_equal(Network(graph, tensors, threads=2)(x), reference.run(graph, tensors, x))
+
+
+@needs_core
 def test_all_equal_and_all_different_bits_are_counted(kernels):
     """As many as a byte of a counter takes, and more."""
     rng = seeded("extremes")
@@ -241,7 +251,7 @@ def test_signs_stay_signs_when_they_only_move():
     )
     graph = Graph("x", (3, 4, 4), "l", nodes)
     assert values_of_signs(graph) == {"s", "p", "c", "r"}
-    on_signs = layers_on_signs(graph, infer_shapes(graph))
+    on_signs = layers_on_signs(graph)
     assert on_signs == {"k"}
     assert taken_in(graph, on_signs, set()) == set()  # others read them too
 

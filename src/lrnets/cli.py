@@ -115,6 +115,20 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     report.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write (default: RUN/report.html)")
     report.add_argument("--data-dir", help="where data sets are; only runs that kept no examples of theirs need one")
+    demo = verb(
+        "demo", _demo, "Write a page, one HTML file, in which a network names what one draws; needs clang and lld.",
+        "lrnets demo runs/mnist-ternary-quick/0 --out digits.html",
+    )  # fmt: skip
+    demo.add_argument(
+        "source", type=Path, metavar="RUN|FILE",
+        help="a run's folder, or a packed file; RUN/examples.safetensors, if it is there, gives ten images to click",
+    )  # fmt: skip
+    demo.add_argument("--out", type=Path, metavar="FILE", help="page to write (default: RUN/demo.html; beside FILE)")
+    demo.add_argument(
+        "--activations", choices=["float32", "int8"],
+        help="what layers hand on (default: int8, calibrated on RUN's training data, or FILE's own)",
+    )  # fmt: skip
+    demo.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
     table = verb(
         "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
         "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
@@ -253,6 +267,15 @@ def _report(args: argparse.Namespace) -> None:
 
     written = write_report(args.folder, args.out, data_dir=args.data_dir)
     print(f"report: {written} ({written.stat().st_size / 1e3:,.0f} kB); open it in a browser")
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from lrnets.demo import make_demo
+
+    def say(text: str) -> None:
+        print(f"{text} ...", file=sys.stderr)
+
+    print(make_demo(args.source, args.out, activations=args.activations, data_dir=args.data_dir, say=say))
 
 
 def _table(args: argparse.Namespace) -> None:

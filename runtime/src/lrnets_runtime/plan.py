@@ -144,22 +144,23 @@ def make_plan(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Plan:
     shapes, plan = infer_shapes(graph), Plan()
     forms = Forms(plan, shapes, graph.quantization or {})
     flattened = _flattened(graph, shapes)
-    on_signs = layers_on_signs(graph, shapes)
+    on_signs = layers_on_signs(graph)
     same = taken_in(graph, on_signs, flattened) | flattened.keys()
     plan.input = forms.make(graph.input)
     for node in graph.nodes:
+        counts = node.output in on_signs
         if node.output in same:  # its readers read what it reads
             forms.images[node.output] = forms.image(node.inputs[0])
         elif isinstance(node, Linear) and len(shapes[node.output]) > 1:
             source = forms.as_rows(node.inputs[0])
             weight = decode(tensors[node.weight.tensor], node.weight)[:, :, None, None]
-            _add_conv(plan, node, source, forms.make_rows(node.output), weight, tensors, {}, on_signs=False)
+            _add_conv(plan, node, source, forms.make_rows(node.output), weight, tensors, {}, on_signs=counts)
         elif isinstance(node, Add) and all(name in forms.rows for name in node.inputs):
             one, other = (forms.rows[name] for name in node.inputs)
             plan.step(native.ADD, one, forms.make_rows(node.output), other=other, **_activation(node.activation))
         else:
             sources = [forms.image(name) for name in node.inputs]
-            _add(plan, node, sources, forms.make(node.output), shapes, tensors, on_signs=node.output in on_signs)
+            _add(plan, node, sources, forms.make(node.output), shapes, tensors, on_signs=counts)
     plan.output = forms.image(graph.output)
     return plan
 

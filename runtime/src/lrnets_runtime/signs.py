@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from lrnets_runtime.graph import Activate, AdaptivePool2d, Concat, Conv2d, Graph, Linear, Node, Pool2d, Reshape, Shape
+from lrnets_runtime.graph import Activate, AdaptivePool2d, Concat, Conv2d, Graph, Linear, Node, Pool2d, Reshape
 
 
 def values_of_signs(graph: Graph) -> set[str]:
@@ -20,14 +20,13 @@ def values_of_signs(graph: Graph) -> set[str]:
     return found
 
 
-def layers_on_signs(graph: Graph, shapes: Mapping[str, Shape]) -> set[str]:
-    """Outputs of convolutions, and of linear layers on vectors, with binary weights and a value of signs to read."""
+def layers_on_signs(graph: Graph) -> set[str]:
+    """Outputs of convolutions and linear layers with binary weights and a value of signs to read."""
     signs = values_of_signs(graph)
     return {
         node.output
         for node in graph.nodes
         if isinstance(node, (Conv2d, Linear)) and node.weight.coding == "binary" and node.inputs[0] in signs
-        if isinstance(node, Conv2d) or len(shapes[node.inputs[0]]) == 1
     }
 
 
