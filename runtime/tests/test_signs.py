@@ -1,5 +1,7 @@
 """Signs, sizes, products and weights of two levels: the reference against loops, every kernel against the reference."""
 
+import dataclasses
+
 import loops
 import numpy as np
 import pytest
