@@ -51,8 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=int, help="instead of the recipe's")
     train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
     train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch state dict)")
-    train.add_argument("--resume", action="store_true", help="go on with the run in the folder")
-    train.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    resuming = train.add_mutually_exclusive_group()
+    resuming.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    resuming.add_argument(
+        "--start-or-resume", action="store_true",
+        help="go on with the run in the folder if it holds one, else start it: for jobs that are restarted",
+    )  # fmt: skip
+    train.add_argument(
+        "--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets); the folder of imagenet's"
+    )
+    train.add_argument("--workers", type=int, help="processes that decode images, for each device (default: by cores)")
     train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")
     train.add_argument("--nodes", type=int, help="machines (default: 1, or torchrun's)")
     train.add_argument("--precision", default="32-true", help="Lightning's names: 32-true, bf16-mixed, 16-mixed")
@@ -122,9 +130,17 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--plot", type=Path, metavar="FILE", help="draw bars: .png, .svg or .pdf")
     table.add_argument("--compare", nargs=2, default=[], metavar=("A", "B"), help="two rows, seed by seed")
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
-    data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
-    data.add_argument("name", choices=["mnist", "cifar10"])
+    data = verb(
+        "data", _data, "Bring a data set into the data folder, or look at a folder of images.",
+        "lrnets data mnist --data-dir ~/data\n         lrnets data ~/imagenet --measure --to-shards ~/imagenet-shards",
+    )  # fmt: skip
+    data.add_argument("name", metavar="mnist|cifar10|FOLDER", help="FOLDER has train/<class>/* and val/<class>/*")
     data.add_argument("--data-dir", help="where to put it (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data.add_argument("--measure", action="store_true", help="tell how many images of FOLDER are decoded in a second")
+    data.add_argument("--workers", type=int, help="processes that decode (default: as many as there are cores)")
+    data.add_argument("--size", type=int, default=224, help="pixels that a network sees (default: 224)")
+    data.add_argument("--resize", type=int, default=256, help="pixels of the shorter side (default: 256)")
+    data.add_argument("--to-shards", type=Path, metavar="OUT", help="write the images as tar files, for clusters")
     return parser
 
 
@@ -140,7 +156,10 @@ def _train(args: argparse.Namespace) -> None:
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
-    results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
+    resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
+    results = run(
+        recipe, folder, data_dir=args.data_dir, init=args.init, resume=resume, hardware=hardware, workers=args.workers
+    )
     if results:  # the first process has them
         print(_results_table(results))
         print(f"run folder: {folder.path}")
@@ -155,6 +174,7 @@ def _results_table(results: dict[str, Any]) -> str:
         return f"{statistics.fmean(errors):.2f} ± {statistics.stdev(errors) if len(errors) > 1 else 0:.2f} %"
 
     sizes, valid, test = results["bytes"], results["valid_error"], results["test_error"]
+    top5 = results.get("test_top5_error", {})
     size = sizes.get("discrete", 0)
     rows: list[tuple[str, ...]] = []
     for name, error in valid.items():
@@ -165,7 +185,12 @@ def _results_table(results: dict[str, Any]) -> str:
         errors = (spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
         rows.insert(2, (f"{count} draws", *errors, f"{size:,}"))
         rows.append((f"ensemble of {count}", "", f"{test['ensemble']:.2f} %", f"{count * size:,}"))
-    return table(("network", "validation error", "test error", "bytes"), rows, right=(1, 2, 3))
+        top5 = {f"ensemble of {count}" if name == "ensemble" else name: error for name, error in top5.items()}
+    header = ["network", "validation error", "test error", "bytes"]
+    if top5:
+        header.insert(3, "top-5 error")
+        rows = [(*row[:3], f"{top5[row[0]]:.2f} %" if row[0] in top5 else "", row[3]) for row in rows]
+    return table(header, rows, right=range(1, len(header)))
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -255,8 +280,19 @@ def _recipes(args: argparse.Namespace) -> None:
 
 
 def _data(args: argparse.Namespace) -> None:
-    from lrnets.data import fetch
+    from lrnets.data import DATA_SETS, fetch
 
+    if Path(args.name).is_dir():
+        from lrnets.data.inspection import inspect_folder
+
+        for line in inspect_folder(
+            Path(args.name), size=args.size, resize=args.resize, workers=args.workers, measure=args.measure,
+            shards=args.to_shards,
+        ):  # fmt: skip
+            print(line, flush=True)
+        return
+    if args.name not in DATA_SETS:
+        raise ValueError(f"{args.name!r} is neither {' nor '.join(DATA_SETS)}, nor a folder of images")
     print(f"{args.name} is in {fetch(args.name, args.data_dir)}")
 
 
