@@ -51,8 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=int, help="instead of the recipe's")
     train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
     train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch file)")
-    train.add_argument("--resume", action="store_true", help="go on with the run in the folder")
-    train.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    resuming = train.add_mutually_exclusive_group()
+    resuming.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    resuming.add_argument(
+        "--start-or-resume", action="store_true",
+        help="go on with the run in the folder if it holds one, else start it: for jobs that are restarted",
+    )  # fmt: skip
+    train.add_argument(
+        "--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets); the folder of imagenet's"
+    )
+    train.add_argument("--workers", type=int, help="processes that decode images, for each device (default: by cores)")
     train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")
     train.add_argument("--nodes", type=int, help="machines (default: 1, or torchrun's)")
     train.add_argument("--precision", default="32-true", help="Lightning's names: 32-true, bf16-mixed, 16-mixed")
@@ -173,9 +181,17 @@ def _parser() -> argparse.ArgumentParser:
         help="figures whose names match, such as kernels or 'entropy*' (default: all)",
     )  # fmt: skip
     verb("recipes", _recipes, "List the recipes and what they cost.", "lrnets recipes")
-    data = verb("data", _data, "Bring a data set into the data folder.", "lrnets data mnist --data-dir ~/data")
-    data.add_argument("name", choices=["mnist", "cifar10"])
+    data = verb(
+        "data", _data, "Bring a data set into the data folder, or look at a folder of images.",
+        "lrnets data mnist --data-dir ~/data\n         lrnets data ~/imagenet --measure --to-shards ~/imagenet-shards",
+    )  # fmt: skip
+    data.add_argument("name", metavar="mnist|cifar10|FOLDER", help="FOLDER has train/<class>/* and val/<class>/*")
     data.add_argument("--data-dir", help="where to put it (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data.add_argument("--measure", action="store_true", help="tell how many images of FOLDER are decoded in a second")
+    data.add_argument("--workers", type=int, help="processes that decode (default: as many as there are cores)")
+    data.add_argument("--size", type=int, default=224, help="pixels that a network sees (default: 224)")
+    data.add_argument("--resize", type=int, default=256, help="pixels of the shorter side (default: 256)")
+    data.add_argument("--to-shards", type=Path, metavar="OUT", help="write the images as tar files, for clusters")
     return parser
 
 
@@ -185,7 +201,7 @@ def _train(args: argparse.Namespace) -> None:
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
-    from lrnets.training.results import RESULTS_HEADER, results_rows
+    from lrnets.training.results import results_header, results_rows
     from lrnets.training.run_folder import RunFolder
 
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
@@ -193,9 +209,13 @@ def _train(args: argparse.Namespace) -> None:
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
-    results = run(recipe, folder, data_dir=args.data_dir, init=args.init, resume=args.resume, hardware=hardware)
+    resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
+    results = run(
+        recipe, folder, data_dir=args.data_dir, init=args.init, resume=resume, hardware=hardware, workers=args.workers
+    )
     if results:  # the first process has them
-        print(table(RESULTS_HEADER, results_rows(results), right=(1, 2, 3)))
+        header = results_header(results)
+        print(table(header, results_rows(results), right=range(1, len(header))))
         print(f"run folder: {folder.path}")
 
 
@@ -309,8 +329,19 @@ def _recipes(args: argparse.Namespace) -> None:
 
 
 def _data(args: argparse.Namespace) -> None:
-    from lrnets.data import fetch
+    from lrnets.data import DATA_SETS, fetch
 
+    if Path(args.name).is_dir():
+        from lrnets.data.inspection import inspect_folder
+
+        for line in inspect_folder(
+            Path(args.name), size=args.size, resize=args.resize, workers=args.workers, measure=args.measure,
+            shards=args.to_shards,
+        ):  # fmt: skip
+            print(line, flush=True)
+        return
+    if args.name not in DATA_SETS:
+        raise ValueError(f"{args.name!r} is neither {' nor '.join(DATA_SETS)}, nor a folder of images")
     print(f"{args.name} is in {fetch(args.name, args.data_dir)}")
 
 

@@ -55,7 +55,8 @@ def fabricate(folder: Path, chosen: Recipe | None = None, *, decided: float = 2.
         named = [torch.rand(2, 130, 10, generator=generator) for _ in range(made.draws)]
         sure = torch.nn.functional.one_hot(torch.cat([valid.labels, test.labels]), 10) * 0.9
         both = [(one[0] + sure).softmax(1) for one in named]
-        answers = answers_of([p[:80] for p in both], valid, [p[80:] for p in both], test)
+        named = [p.argmax(1) for p in both]
+        answers = answers_of([n[:80] for n in named], valid, [n[80:] for n in named], test.labels)
         save_examples(run, valid, evaluate, answers)
         results["test_error"] |= {"mode": error + 0.2, "chosen draw": error}
         results["valid_error"] |= {"mode": error + 0.3, "chosen draw": error + 0.1}

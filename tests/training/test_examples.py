@@ -19,7 +19,8 @@ def split_of(n: int) -> Split:
 def answers_with(draws: int, valid: Split, test: Split):
     generator = torch.Generator().manual_seed(1)
     named = [[torch.rand(len(part), 10, generator=generator) for _ in range(draws)] for part in (valid, test)]
-    return answers_of(named[0], valid, named[1], test), named
+    classes = [[p.argmax(1) for p in part] for part in named]
+    return answers_of(classes[0], valid, classes[1], test.labels), named
 
 
 def test_disagreement_counts_pairs_of_draws():
@@ -55,7 +56,8 @@ def test_images_on_which_all_agree_are_not_disputed(tmp_path):
     p = [torch.eye(10)[valid.labels] for _ in range(3)]
     p[2] = p[2].clone()
     p[2][7] = torch.eye(10)[0]
-    answers = answers_of(p, valid, p, valid)
+    named = [part.argmax(1) for part in p]
+    answers = answers_of(named, valid, named, valid.labels)
     assert answers.disputed.tolist() == [7]
 
 

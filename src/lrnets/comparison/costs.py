@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lrnets.comparison.runs import Run
+from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder
 
 FILE = "cost.json"
 INPUTS = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+IMAGENET_SIZE = 224  # pixels, unless a recipe says otherwise
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class Cost:
     bytes: int
     multiplications: int
     problem: str | None = None
+
+
+def input_shape(recipe: Recipe) -> tuple[int, ...]:
+    """What the network of a recipe takes, without the batch."""
+    size = recipe.data_options.get("size", IMAGENET_SIZE)
+    return INPUTS.get(recipe.data, (3, size, size))
 
 
 def cost_of(run: Run) -> Cost:
@@ -53,7 +61,7 @@ def measured_cost(folder: RunFolder) -> Cost:
         network = build_network(recipe)
         convert_by(recipe, network)
         own = {name for name, _ in twins(network)}
-    found = summary(drawn_network(folder), INPUTS[recipe.data])
+    found = summary(drawn_network(folder), input_shape(recipe))
     weighted = [layer for layer in found.layers if layer.weights]
     layers = [layer for layer in weighted if layer.name in own] or weighted
     bits = sum(layer.bits * layer.weights for layer in layers) / sum(layer.weights for layer in layers)

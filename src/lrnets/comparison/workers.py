@@ -14,6 +14,7 @@ from threading import Event, Lock
 from typing import IO
 
 from lrnets.comparison.runs import Run, chosen, state_of
+from lrnets.cores import cores
 from lrnets.data.progress import Report, progress_bars
 from lrnets.training.run_folder import RunFolder
 
@@ -60,11 +61,6 @@ def train_all(
             pool.shutdown(cancel_futures=True)
             raise
     return problems
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass

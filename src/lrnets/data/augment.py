@@ -8,6 +8,7 @@ authors' code pads first, with 2 black pixels a side, and standardises what it c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -72,6 +73,25 @@ def standardize(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 def standardize_crop_flip(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """CIFAR-10, training: each image standardised, padded, cropped and perhaps flipped."""
     return flip(pad_crop(standardize(x), generator=generator), generator=generator)
+
+
+@dataclass(frozen=True)
+class StandardizeChannels:
+    """(x - mean) / deviation of x = byte / 255, with a number for each channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        numbers = all(isinstance(value, (int, float)) for value in (*self.mean, *self.deviation))
+        if not numbers or len(self.mean) != len(self.deviation) or not all(value > 0 for value in self.deviation):
+            raise ValueError(
+                f"mean {self.mean} and deviation {self.deviation}; give a number a channel to both, deviations above 0"
+            )
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        mean, deviation = (torch.tensor(v, device=x.device).view(-1, 1, 1) for v in (self.mean, self.deviation))
+        return to_float(x).sub_(mean).div_(deviation)
 
 
 class Transforms(NamedTuple):

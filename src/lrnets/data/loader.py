@@ -1,4 +1,4 @@
-"""Batches of a split in memory, in an order that can be taken up again anywhere."""
+"""Batches of a split, in an order that can be taken up again anywhere."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ import torch
 from torch import Tensor
 
 from lrnets.data.augment import Transform
-from lrnets.data.shuffle import mix, permutation
-from lrnets.data.splits import Split
+from lrnets.data.shuffle import mix
+from lrnets.data.splits import AnySplit
 from lrnets.errors import describe
 
 
 class Batches:
-    """Pairs (x, y) of whole batches, on the split's device.
+    """Pairs (x, y) of whole batches, on `device`, or the split's own if there is none given.
 
-    The order is a function of (seed, epoch), the noise of `transform` one of (seed, epoch, batch, rank), so a run
-    continues exactly from any batch of any epoch. Step k of `world` processes takes the k-th `world * batch_size`
-    examples of the order, a slice for each `rank`; every process has equally many batches, and together they have each
-    example once. What is left for the last step is shared out evenly, or left out with `drop_last`.
+    The order is a function of (seed, epoch), the noise of `transform` one of (seed, epoch, batch, rank), that with
+    which images on disk are cut one of (seed, epoch, image): so a run continues exactly from any batch of any epoch.
+    Step k of `world` processes takes the k-th `world * batch_size` examples of the order, a slice for each `rank`;
+    every process has equally many batches, and together they have each example once. What is left for the last step is
+    shared out evenly, or left out with `drop_last`. Without `augment` images on disk are cut evenly, as for evaluation.
 
     Iterating goes through the present epoch and then moves on to the next. `at` is the same without any state.
     """
 
     def __init__(
         self,
-        split: Split,
+        split: AnySplit,
         batch_size: int,
         *,
         transform: Transform | None = None,
+        augment: bool = True,
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
         rank: int = 0,
         world: int = 1,
+        device: torch.device | str | None = None,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of at least 1, got {describe(batch_size)}")
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world} processes; ranks go from 0 to world - 1")
         self.split, self.batch_size, self.transform = split, batch_size, transform
-        self.shuffle, self.seed, self.rank, self.world = shuffle, seed, rank, world
+        self.augment, self.shuffle, self.seed, self.device = augment, shuffle, seed, device
+        self.rank, self.world = rank, world
         whole, rest = divmod(len(split), batch_size * world)
         if 0 < rest < world and not drop_last:
             raise ValueError(
@@ -80,12 +84,15 @@ class Batches:
 
     def at(self, epoch: int, batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from the given one on, whatever was or is iterated elsewhere."""
-        count = len(self.split)
-        order = permutation(count, self.seed, epoch) if self.shuffle else torch.arange(count)
-        order = order.to(self.split.labels.device)
-        for k in range(batch, len(self)):
-            part = self.split[order[self._slice(k)]]
-            yield self._transformed(part.images, epoch, k), part.labels
+        order = torch.arange(len(self.split))
+        if self.shuffle:
+            order = self.split.order(self.seed, epoch, batch_size=self.batch_size, world=self.world)
+        groups = (order[self._slice(k)] for k in range(batch, len(self)))
+        noise = mix(self.seed, epoch) if self.augment else None
+        for k, (images, labels) in enumerate(self.split.take(groups, noise), batch):
+            if self.device is not None:  # as bytes: a quarter of what floats would take
+                images, labels = (t.to(self.device, non_blocking=True) for t in (images, labels))
+            yield self._transformed(images, epoch, k), labels
 
     def _slice(self, batch: int) -> slice:
         """Places in the order that this rank takes in a step."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lrnets.comparison.costs import INPUTS
+from lrnets.comparison.costs import input_shape
 from lrnets.diagnostics import Diagnosis, LayerDiagnosis, RandomnessWarning, diagnose
 from lrnets.discretize import discretize
 from lrnets.layers import lr_layers
@@ -55,7 +55,7 @@ def layer_table(found: Found, model: nn.Module | None = None, inputs: Tensor | N
     if networks is None:
         return None
     of, net, stochastic = networks
-    shape = INPUTS[found.recipe.data] if inputs is None else tuple(inputs.shape[1:])
+    shape = input_shape(found.recipe) if inputs is None else tuple(inputs.shape[1:])
     size = attempt(found.notes, "the sizes of layers", lambda: summary(net, shape), None)
     if size is None:
         return None

@@ -19,8 +19,8 @@ from lrnets.report.layers import DRAWS, NEURONS, TEXTS, layer_table
 from lrnets.report.reproduce import facts_of, steps_of
 from lrnets.report.seeds import SEEDS_HEADER, seed_rows
 from lrnets.report.verdict import verdict_of
-from lrnets.training.evaluate import EVALUATION_HEADER, evaluation_remark, evaluation_rows
-from lrnets.training.results import RESULTS_HEADER, results_rows
+from lrnets.training.evaluate import evaluation_header, evaluation_remark, evaluation_rows
+from lrnets.training.results import results_header, results_rows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,7 +78,7 @@ def render(
         "notes": notes,
         "undrawn": undrawn,
         "verdict": verdict_of(found),
-        "results": Table(RESULTS_HEADER, results) if results else None,
+        "results": Table(results_header(lead.results), results) if results and lead.results else None,
         "evaluated": evaluated,
         "epochs": Table(*epoch_table(lead), texts=1) if any(lead.epochs.values()) else None,
         "layers": layers,
@@ -121,7 +121,8 @@ def _drawings(notes: list[Note], figures: Callable[[], Sequence[Figure]]) -> lis
 def _evaluation(found: Found) -> tuple[Table, str] | None:
     if not found.evaluation:
         return None
-    return Table(EVALUATION_HEADER, evaluation_rows(found.evaluation)), evaluation_remark(found.evaluation)
+    told = found.evaluation
+    return Table(evaluation_header(told), evaluation_rows(told)), evaluation_remark(told)
 
 
 def _template() -> Any:

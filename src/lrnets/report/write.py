@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lrnets.data import TRANSFORMS, load
+from lrnets.data import load
 from lrnets.methods import method_named
 from lrnets.report.found import Found, attempt, look_into
 from lrnets.report.layers import EXAMPLES
 from lrnets.report.page import render
 from lrnets.report.seeds import require_one_recipe, run_folders
+from lrnets.training.evaluation import transforms_of
 from lrnets.training.examples import load_examples
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def _inputs(found: Found, data_dir: str | None) -> Tensor | None:
         pass
 
     def read() -> Tensor:
-        images = load(recipe.data, data_dir, valid_size=recipe.valid_size).valid[slice(0, EXAMPLES)].images
-        return TRANSFORMS[recipe.data].evaluation(images).float()
+        import torch
+
+        data = load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+        images, _ = next(iter(data.valid.take([torch.arange(min(EXAMPLES, len(data.valid)))])))
+        return transforms_of(data, recipe.data).evaluation(images).float()
 
     return attempt(found.notes, "the Gaussian fit is left out: the data", read, None)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrnets.calibration import expected_calibration_error, negative_log_likelihood
-from lrnets.data import TRANSFORMS, Data, Split, Transforms, load
+from lrnets.data import AnySplit, Data, Transforms, load
 from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize
@@ -22,12 +22,13 @@ from lrnets.errors import describe
 from lrnets.methods.twin import is_random
 from lrnets.summary import Summary, summary
 from lrnets.tables import table
-from lrnets.training.evaluation import error_of, mend_norms, probabilities
+from lrnets.training.evaluation import errors_of, mend_norms, probabilities, transforms_of
 from lrnets.training.pipeline import build_network, convert_by
 from lrnets.training.run_folder import RunFolder, environment
 from lrnets.training.stored import load_into, require_finished
 
-EVALUATION_HEADER = ("network", "error %", "NLL", "ECE %", "bytes")
+Judged = dict[str, tuple[Tensor, Tensor]]  # by part: probabilities (n, classes) in float64, and labels (n,)
+
 FRESH = -1  # beside a recipe's seed: neither the pipeline's own draws nor those after any epoch
 
 
@@ -56,8 +57,8 @@ def evaluate_run(
     weights = ("float",) if recipe.discrete_stage is None else ("stochastic", "drawn")
     require_finished(folder, weights)
     net = build_network(recipe) if model is None else copy.deepcopy(model)
-    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
-    judge = _Judge(data, transforms or TRANSFORMS[recipe.data], recipe.norm_batches)
+    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+    judge = _Judge(data, transforms or transforms_of(data, recipe.data), recipe.norm_batches)
     if seed is None:
         seed = mix(recipe.seed, FRESH) % 2**63
     networks: dict[str, Any] = {}
@@ -88,7 +89,14 @@ def evaluate_run(
 
 def evaluation_table(result: dict[str, Any]) -> str:
     """What evaluate_run found on test data, a row a network; of several draws: mean ± deviation (least-greatest)."""
-    return f"{table(EVALUATION_HEADER, evaluation_rows(result), right=(4,))}\n{evaluation_remark(result)}"
+    header = evaluation_header(result)
+    return f"{table(header, evaluation_rows(result), right=(len(header) - 1,))}\n{evaluation_remark(result)}"
+
+
+def evaluation_header(result: dict[str, Any]) -> tuple[str, ...]:
+    """The columns of the table; top-5 errors are of data with many classes."""
+    top5 = any("top5_error" in found["test"] for found in result["networks"].values())
+    return ("network", "error %", *(["top-5 error %"] if top5 else []), "NLL", "ECE %", "bytes")
 
 
 def evaluation_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -96,7 +104,9 @@ def evaluation_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, found in result["networks"].items():
         test = found["test"]
-        cells = (_cell(test["error"], "5.2f", True), _cell(test["nll"], ".4f"), _cell(test["ece"], "5.2f"))
+        cells = [_cell(test["error"], "5.2f", True), _cell(test["nll"], ".4f"), _cell(test["ece"], "5.2f")]
+        if "top5_error" in test:
+            cells.insert(1, _cell(test["top5_error"], "5.2f"))
         rows.append((name, *cells, f"{found['bytes']:,}"))
     return rows
 
@@ -123,20 +133,20 @@ class _Judge:
         return mend_norms(net, self.data.train, self.transforms.evaluation, self.norm_batches)
 
     def size(self, net: nn.Module) -> Summary:
-        return summary(net, tuple(self.data.train.images.shape[1:]))
+        return summary(net, self.data.train.shape)
 
-    def probabilities(self, net: nn.Module) -> dict[str, Tensor]:
-        """Class probabilities of all test and all validation examples: (n, classes) float64 each, on the CPU."""
+    def probabilities(self, net: nn.Module) -> Judged:
+        """Class probabilities and labels of all test and all validation examples."""
         return {name: probabilities(net, split, self.transforms.evaluation) for name, split in self._splits.items()}
 
-    def measure(self, probabilities: dict[str, Tensor]) -> dict[str, dict[str, float]]:
-        return {name: _measures(probabilities[name], split.labels.cpu()) for name, split in self._splits.items()}
+    def measure(self, judged: Judged) -> dict[str, dict[str, float]]:
+        return {name: _measures(p, labels) for name, (p, labels) in judged.items()}
 
     def of(self, net: nn.Module) -> dict[str, Any]:
         return self.measure(self.probabilities(net))
 
     @property
-    def _splits(self) -> dict[str, Split]:
+    def _splits(self) -> dict[str, AnySplit]:
         return {"test": self.data.test, "valid": self.data.valid}
 
 
@@ -161,19 +171,19 @@ def _discrete(
 
 def _draw(
     model: nn.Module, judge: _Judge, draws: int, ensembles: Sequence[int], seed: int, say: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], dict[int, dict[str, Tensor]]]:
+) -> tuple[list[dict[str, Any]], dict[int, Judged]]:
     """What each draw measures, and the averaged probabilities of the first k draws for each k in `ensembles`."""
     generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     found, means = [], {}
-    totals: dict[str, Tensor] = {}
+    totals: Judged = {}
     start = time.perf_counter()
     with progress_bars() as report:
         for drawn in range(1, draws + 1):
-            p = judge.probabilities(judge.mended(discretize(model, generator=generator)))
-            found.append(judge.measure(p))
-            totals = {name: totals[name] + p[name] if totals else p[name] for name in p}
+            judged = judge.probabilities(judge.mended(discretize(model, generator=generator)))
+            found.append(judge.measure(judged))
+            totals = {name: (totals[name][0] + p, y) if totals else (p, y) for name, (p, y) in judged.items()}
             if drawn in ensembles:
-                means[drawn] = {name: total / drawn for name, total in totals.items()}
+                means[drawn] = {name: (total / drawn, y) for name, (total, y) in totals.items()}
             report("draws", drawn, draws)
             expected = draws * (time.perf_counter() - start)
             if drawn == 1 and expected > 2:
@@ -183,7 +193,7 @@ def _draw(
 
 def _measures(p: Tensor, labels: Tensor) -> dict[str, float]:
     return {
-        "error": error_of(p, labels),
+        **errors_of(p, labels),
         "nll": negative_log_likelihood(p, labels),
         "ece": 100 * expected_calibration_error(p, labels),
     }

@@ -6,6 +6,7 @@ no data, and figures read nothing but run folders.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lrnets.data import Split, Transform
+from lrnets.data import AnySplit, Transform
 from lrnets.training.run_folder import RunFolder, read_weights
 
 FILE = "examples.safetensors"
 EXAMPLES = 64  # the first of the validation data
+MOST_VALUES = 1_000_000  # in them, so that the file stays small
 DISPUTED = 24  # images on which draws disagree most
 
 
@@ -52,27 +54,40 @@ def disagreement(answers: Tensor) -> Tensor:
     return pairs.double() / (draws * (draws - 1) / 2)
 
 
-def answers_of(valid: Sequence[Tensor], valid_split: Split, test: Sequence[Tensor], test_split: Split) -> Answers:
-    """From class probabilities (n, classes) of each draw on both splits."""
-    named = torch.stack([p.argmax(1) for p in valid])
+def answers_of(valid: Sequence[Tensor], valid_split: AnySplit, test: Sequence[Tensor], test_labels: Tensor) -> Answers:
+    """From the classes (n,) that each draw named on both splits; images that cannot be read have none."""
+    named, answers = torch.stack(list(valid)), torch.stack(list(test))
+    if named.shape[1] != len(valid_split):  # some are left out: which they are is not known here
+        empty = torch.empty(0, dtype=torch.int64)
+        images = torch.empty(0, *valid_split.shape, dtype=torch.uint8)
+        return Answers(named[:, :0], empty, answers, test_labels.cpu().long(), empty, images)
     differ = disagreement(named)
     order = torch.argsort(differ, descending=True, stable=True)[:DISPUTED]
     disputed = order[differ[order] > 0]
-    images = valid_split.images[disputed.to(valid_split.images.device)].cpu()
-    answers = torch.stack([p.argmax(1) for p in test])
-    return Answers(named, valid_split.labels.cpu().long(), answers, test_split.labels.cpu().long(), disputed, images)
+    images, _ = _taken(valid_split, disputed)
+    return Answers(named, valid_split.labels.cpu().long(), answers, test_labels.cpu().long(), disputed, images)
 
 
-def save_examples(folder: RunFolder, valid: Split, transform: Transform, answers: Answers | None = None) -> None:
-    """Write the file, with the first images of the validation data as evaluation would see them."""
-    few = valid[slice(0, EXAMPLES)]
-    content = {"images": few.images, "inputs": transform(few.images).float(), "labels": few.labels.long()}
+def save_examples(folder: RunFolder, valid: AnySplit, transform: Transform, answers: Answers | None = None) -> None:
+    """Write the file, with the first images of the validation data as evaluation would see them; fewer large ones."""
+    count = min(EXAMPLES, len(valid), max(4, MOST_VALUES // math.prod(valid.shape)))
+    images, labels = _taken(valid, torch.arange(count))
+    content = {"images": images, "inputs": transform(images).float(), "labels": labels.long()}
     if answers is not None:
         # Classes are few: one byte each, unless there are more than a byte can name.
-        small = torch.uint8 if int(max(answers.valid.max(), answers.test.max())) < 256 else torch.int32
+        most = max((int(named.max()) for named in (answers.valid, answers.test) if named.numel()), default=0)
+        small = torch.uint8 if most < 256 else torch.int32
         content |= {f"answers.{name}": value for name, value in vars(answers).items()}
         content |= {f"answers.{name}": getattr(answers, name).to(small) for name in ("valid", "test")}
     folder.save_tensors(FILE, content)
+
+
+def _taken(split: AnySplit, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Images and labels at some places, on the CPU."""
+    if not len(places):
+        return torch.empty(0, *split.shape, dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
+    images, labels = next(iter(split.take([places])))
+    return images.cpu(), labels.cpu()
 
 
 def load_examples(folder: RunFolder) -> Examples:

@@ -50,6 +50,7 @@ class Stage(lightning.LightningModule):
         self.batches = Batches(
             self.data.train, self.batch_size, transform=self.transforms.train, shuffle=True, drop_last=True,
             seed=mix(self.seed, self.stochastic), rank=self.global_rank, world=self.trainer.world_size,
+            device=self.device,
         )  # fmt: skip
         return self.batches
 

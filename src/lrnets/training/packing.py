@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import nn
 
-from lrnets.data import TRANSFORMS, Data, Split, Transform, Transforms, load
-from lrnets.data.augment import scale, standardize
-from lrnets.training.evaluation import error, inputs
+from lrnets.data import AnySplit, Data, Transform, Transforms, load
+from lrnets.data.augment import StandardizeChannels, scale, standardize
+from lrnets.training.evaluation import error, inputs, transforms_of
 from lrnets.training.run_folder import RunFolder
 from lrnets.training.stored import drawn_network
 
 if TYPE_CHECKING:
-    from lrnets.export import CReport, PackedReport
+    from lrnets.export import CReport, PackedReport, Preparation
 
 CALIBRATION_BATCHES = 2  # of 1000 training images
 
@@ -56,8 +56,8 @@ def export_run(
         raise RuntimeError(str(problem)) from problem
     recipe = folder.read_recipe()
     net = drawn_network(folder, model)
-    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size)
-    evaluation = (transforms or TRANSFORMS[recipe.data]).evaluation
+    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+    evaluation = (transforms or transforms_of(data, recipe.data)).evaluation
     example = next(inputs(net, data.train, evaluation))[0][:8]
     calibration = None
     if activations == "int8":
@@ -67,20 +67,28 @@ def export_run(
     }  # fmt: skip
     told: dict[str, Any] = {}
     if to == "packed":
-        kind = PREPARATIONS.get(evaluation)
-        told = {"classes": data.classes, "preparation": None if kind is None else export.Preparation(kind)}
+        told = {"classes": data.classes, "preparation": _preparation(evaluation)}
     report = savers[to](net, example, path, activations=activations, calibration=calibration, **told)
     packed_error = _packed_error(net, path, data.valid, evaluation) if to == "packed" else None
     return ExportedRun(report, error(net, data.valid, evaluation), packed_error)
 
 
-def _packed_error(net: nn.Module, path: Path, split: Split, transform: Transform) -> float:
+def _preparation(evaluation: Transform) -> Preparation | None:
+    """How a packed file says what an image goes through, if it can."""
+    from lrnets.export import Preparation
+
+    if isinstance(evaluation, StandardizeChannels):
+        return Preparation("fixed", evaluation.mean, evaluation.deviation)
+    kind = PREPARATIONS.get(evaluation)
+    return None if kind is None else Preparation(kind)
+
+
+def _packed_error(net: nn.Module, path: Path, split: AnySplit, transform: Transform) -> float:
     """Error of a packed file, in per cent, by the run-time; the network only tells how inputs look."""
     import lrnets_runtime
 
     packed = lrnets_runtime.load(path)
-    wrong = sum(
-        int(np.sum(packed(x.cpu().numpy()).argmax(1) != labels.cpu().numpy()))
-        for x, labels in inputs(net, split, transform)
+    wrong = np.concatenate(
+        [packed(x.cpu().numpy()).argmax(1) != labels.cpu().numpy() for x, labels in inputs(net, split, transform)]
     )
-    return 100 * wrong / len(split)
+    return 100 * int(wrong.sum()) / len(wrong)

@@ -16,6 +16,7 @@ from lrnets.weights import as_value_set
 
 _FOLDER = resources.files("lrnets").joinpath("recipes")
 
+DATA_OPTIONS = {"imagenet": ("size", "resize", "mean", "deviation", "damaged_share")}
 STAGE_OPTIONS = ("scale", "p_min", "p_max")  # options of methods that have their place in the stage
 
 
@@ -96,11 +97,12 @@ class Recipe:
     """One experiment: data, network, what its weights may be, and how it is trained and chosen.
 
     `method` is one of lrnets.methods; by default "lr", or "float" for float weights without a discrete stage.
+    `data: imagenet` is any folder of images; its options are those of lrnets.data.ImageFolder.
     """
 
     about: str
-    data: Literal["mnist", "cifar10"]
-    network: Literal["mnist_net", "cifar10_vgg"]
+    data: Literal["mnist", "cifar10", "imagenet"]
+    network: Literal["mnist_net", "cifar10_vgg", "resnet18"]
     weights: Literal["float", "binary", "ternary"] | tuple[float, ...]
     float_stage: FloatStage
     discrete_stage: DiscreteStage | None = None
@@ -108,6 +110,8 @@ class Recipe:
     method_options: dict[str, Any] = field(default_factory=dict)
     name: str = "own"
     cost: str = ""
+    data_options: dict[str, Any] = field(default_factory=dict)
+    classes: int = 10
     width: float = 1.0
     dropout: float = 0.5
     batch_size: int = 256
@@ -121,9 +125,13 @@ class Recipe:
         self._check_method()
         _require("width", self.width, self.width > 0, "above 0")
         _require("dropout", self.dropout, 0 <= self.dropout < 1, "from 0 to below 1")
-        for name in ("batch_size", "draws", "norm_batches", "valid_size"):
+        for name in ("batch_size", "draws", "norm_batches", "valid_size", "classes"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         _require("seed", self.seed, 0 <= self.seed < 2**63, "from 0 to 2^63 - 1")
+        allowed = DATA_OPTIONS.get(self.data, ())
+        for name in self.data_options:
+            if name not in allowed:
+                raise ValueError(f"data {self.data} has no option {name!r}, only {', '.join(allowed) or 'none at all'}")
 
     def _check_method(self) -> None:
         """Refuse a method that cannot do what is asked, and settings that would do nothing."""

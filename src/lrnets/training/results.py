@@ -6,7 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-RESULTS_HEADER = ("network", "validation error", "test error", "bytes")
+
+def results_header(results: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns; top-5 errors are of data with many classes."""
+    top5 = ("top-5 error",) if "test_top5_error" in results else ()
+    return ("network", "validation error", "test error", *top5, "bytes")
 
 
 def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -22,7 +26,12 @@ def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
         errors = (_spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
         rows.insert(2, (f"{count} draws", *errors, f"{size:,}"))
         rows.append((f"ensemble of {count}", "", f"{test['ensemble']:.2f} %", f"{count * size:,}"))
-    return rows
+    top5 = dict(results.get("test_top5_error", {}))
+    if not top5:
+        return rows
+    if "ensemble" in top5:
+        top5[f"ensemble of {results['draws']}"] = top5["ensemble"]
+    return [(*row[:3], f"{top5[row[0]]:.2f} %" if row[0] in top5 else "", row[3]) for row in rows]
 
 
 def _spread(errors: Sequence[float]) -> str:

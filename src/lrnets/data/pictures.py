@@ -1,0 +1,105 @@
+"""One picture, from the bytes of its file to what a network sees of it. Needs Pillow."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lrnets.data.shuffle import stream
+from lrnets.errors import describe
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+FORMATS = ("JPEG", "PNG")  # by content: ImageNet has a PNG file that is called .JPEG
+EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "La", "RGBa")
+ORIENTATION = 0x0112  # EXIF's number for how a camera was held
+
+
+class DamagedImageError(ValueError):
+    """A file that is no picture, or not the whole of one."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is seen of a picture: its shorter side becomes `resize` pixels, a square of `size` pixels is cut out."""
+
+    size: int = 224
+    resize: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("size", "resize"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1 pixel, got {describe(value)}")
+        if self.size > self.resize:
+            raise ValueError(
+                f"a square of {self.size} pixels cannot be cut out of a shorter side of {self.resize}; raise resize"
+            )
+
+    def of(self, content: bytes, noise: int | None = None) -> np.ndarray:
+        """The square as uint8 (3, size, size): from the middle, or by `noise` from anywhere and perhaps mirrored.
+
+        Grey, CMYK and paletted pictures become RGB, transparency is ignored, and what a camera noted about being held
+        sideways is followed. Only the square is scaled (bilinear, over the whole area), not what is around it.
+        """
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of palettes, EXIF data and sizes that are unusual
+                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                    return self._cut(self._decoded(image), noise)
+        except UnidentifiedImageError as error:
+            raise DamagedImageError(f"neither JPEG nor PNG, of {len(content)} bytes") from error
+        except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+            raise DamagedImageError(str(error)) from error
+
+    def _decoded(self, image: Image.Image) -> Image.Image:
+        if image.mode not in EIGHT_BITS:
+            raise ValueError(f"its pixels are {image.mode!r}, not 8 bits a channel")
+        scale = self.resize / min(image.size)
+        # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in a fraction of the time; never below what is asked for.
+        image.draft(image.mode, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        image.load()
+        return _upright(image).convert("RGB")
+
+    def _cut(self, image: Image.Image, noise: int | None) -> np.ndarray:
+        from PIL import Image
+
+        shorter = min(image.size)
+        width, height = (side * self.resize // shorter for side in image.size)  # if all of it were scaled
+        rooms = (width - self.size, height - self.size)
+        mirrored = False
+        if noise is None:
+            left, top = (round(room / 2) for room in rooms)
+        else:
+            *places, coin = stream(3, noise).tolist()
+            left, top = (place % (room + 1) for place, room in zip(places, rooms))
+            mirrored = coin % 2 == 1
+        across, down = image.width / width, image.height / height
+        box = (left * across, top * down, (left + self.size) * across, (top + self.size) * down)
+        square = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        pixels = np.asarray(square).transpose(2, 0, 1)
+        return pixels[:, :, ::-1] if mirrored else pixels
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The picture turned as its EXIF data say, if they can be read."""
+    from PIL import Image
+
+    turns = Image.Transpose
+    try:
+        turn = {
+            2: turns.FLIP_LEFT_RIGHT, 3: turns.ROTATE_180, 4: turns.FLIP_TOP_BOTTOM, 5: turns.TRANSPOSE,
+            6: turns.ROTATE_270, 7: turns.TRANSVERSE, 8: turns.ROTATE_90,
+        }.get(int(image.getexif().get(ORIENTATION) or 1))  # fmt: skip
+    except Exception:  # broken EXIF data may fail in any way, and do not matter
+        return image
+    return image if turn is None else image.transpose(turn)
