@@ -24,7 +24,7 @@ from lrnets_runtime.packing import check_packed
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
 
-FORMAT, VERSION = "lrnets-packed", 2
+FORMAT, VERSION = "lrnets-packed", 3
 LARGEST_FILE = 2**32
 LONGEST_GRAPH = 2**24  # characters of JSON; 10,000 nodes take a quarter of it
 
@@ -64,6 +64,12 @@ def size(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> int:
     return sum(len(part) for part in _parts(graph, tensors))
 
 
+def lowest_version(graph: Graph) -> int:
+    """The lowest version of the format that can say what this graph says."""
+    vectored = (node for node in graph.nodes if isinstance(node, (Conv2d, Linear, Affine)))
+    return 3 if any(isinstance(vector, float) for node in vectored for vector in (node.scale, node.bias)) else 2
+
+
 def read(path: str | os.PathLike[str]) -> tuple[Graph, Tensors]:
     """The graph and tensors of a packed network; PackedFileError says what is wrong with the file."""
     path = Path(path)
@@ -93,7 +99,7 @@ def _parts(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes]
         _check_contents(use, tensors[use.tensor])
     text = json.dumps(graph.to_json(), separators=(",", ":"), allow_nan=False)
     _check_graph_length(text)
-    return _safetensors(tensors, {"format": FORMAT, "version": str(VERSION), "graph": text})
+    return _safetensors(tensors, {"format": FORMAT, "version": str(lowest_version(graph)), "graph": text})
 
 
 def _read(path: Path) -> tuple[Graph, Tensors]:
@@ -155,7 +161,7 @@ def _uses(graph: Graph) -> Iterator[_Use]:
             dtype, shape = ("uint8", (weight.packed_bytes,)) if packed else (weight.coding, weight.shape)
             yield _Use(f"node {node.name!r}: weight", weight.tensor, dtype, shape, weight)
         for field, tensor in (("scale", node.scale), ("bias", node.bias)):
-            if tensor is not None:
+            if isinstance(tensor, str):
                 yield _Use(f"node {node.name!r}: {field}", tensor, "float32", (channels,), None)
 
 
