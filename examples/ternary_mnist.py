@@ -119,7 +119,7 @@ print(export_run(folder, packed, data=data))
 
 # %%
 network = lrnets_runtime.load(packed)
-images, labels = data.valid.images[:10], data.valid.labels[:10]
+images, labels = next(iter(data.valid.take([torch.arange(10)])))
 answers = network(TRANSFORMS["mnist"].evaluation(images).numpy()).argmax(1)
 print(f"digits  {labels.tolist()}")
 print(f"answers {answers.tolist()}")

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from samples import described, everything, spelled_out
 
-from lrnets_runtime import PackedFileError, file, reference
+from lrnets_runtime import Network, PackedFileError, file, native, reference
 from lrnets_runtime.graph import Affine, Graph, Linear, Weight
 from lrnets_runtime.reading import graph_from_json
 
@@ -53,6 +53,29 @@ def test_round_trip(tmp_path, quantized):
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         np.testing.assert_array_equal(loaded[name], tensor)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_one_number_for_all_channels_is_in_the_graph(tmp_path, quantized):
+    """It computes what a tensor of equal numbers does, and asks for version 3; without it the file is of version 2."""
+    graph, tensors = everything(quantized=quantized)
+    by_tensor = tensors | {"conv.s": np.full(4, 0.3, np.float32), "affine.b": np.full(4, -0.2, np.float32)}
+    numbers = {"conv": {"scale": 0.3}, "affine": {"bias": -0.2}}
+    nodes = tuple(dataclasses.replace(node, **numbers.get(node.name, {})) for node in graph.nodes)
+    by_number = dataclasses.replace(graph, nodes=nodes)
+    fewer = {name: tensor for name, tensor in tensors.items() if name not in ("conv.s", "affine.b")}
+    file.write(tmp_path / "tensor", graph, by_tensor)
+    file.write(tmp_path / "number", by_number, fewer)
+    assert b'"version":"2"' in (tmp_path / "tensor").read_bytes()
+    assert b'"version":"3"' in (tmp_path / "number").read_bytes()
+    again, loaded = file.read(tmp_path / "number")
+    assert again == by_number
+    assert loaded.keys() == fewer.keys()
+    x = np.random.default_rng(4).normal(size=(3, *graph.input_shape)).astype(np.float32)
+    assert np.array_equal(reference.run(again, loaded, x), reference.run(graph, by_tensor, x))
+    for kernels in native.kernels():
+        one, other = Network(again, loaded, kernels=kernels), Network(graph, by_tensor, kernels=kernels)
+        assert np.array_equal(one(x), other(x))
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -172,6 +172,20 @@ def test_each_node(case: str, quantized: bool, tmp_path: Path) -> None:
         assert np.abs(outputs - expected).max() <= (0.05 if quantized else 1e-5 * max(1, np.abs(expected).max()))
 
 
+@needs_gcc
+@pytest.mark.parametrize("quantized", [False, True])
+def test_one_scale_and_bias_for_all_channels(quantized: bool, tmp_path: Path) -> None:
+    conv, tensors = weighted(Conv2d, "ternary", (4, 2, 3, 3))
+    affine = Affine("a", ("y",), "z", 0.7, -0.1, CLAMP)
+    nodes = (replace(conv, scale=0.3, bias=0.2), affine)
+    graph = Graph("x", (2, 6, 6), "z", nodes, entry("x", "y", "z") if quantized else None)
+    x, tensors = normal(8, 2, 6, 6), {"w": tensors["w"]}
+    source = c_source(graph, tensors, name="net", example=x[0])
+    outputs, expected = runner(source, tmp_path)(x), reference.run(graph, tensors, x).reshape(8, -1)
+    assert np.array_equal(outputs, expected) if quantized else np.abs(outputs - expected).max() <= 1e-5
+    assert source.layers[-2].other_bytes == 4 * 4  # the bias; the scale is part of the factor
+
+
 POOLS: dict[str, Node] = {
     "side by side": Pool2d("p", ("y",), "z", "max", (2, 2), (2, 2)),
     "over each other": Pool2d("p", ("y",), "z", "max", (3, 3), (2, 1), (1, 1), ceil_mode=True),
@@ -352,7 +366,7 @@ def check_report(report: CReport, coding: str) -> None:
         "512",
         coding,
         f"{512 * 1024 // 8 if coding == 'binary' else 104858:,}",
-        "4,096",
+        "2,048",  # biases; the one scale is part of the factor
     ]
 
 

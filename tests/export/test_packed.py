@@ -60,7 +60,7 @@ def test_the_report_by_hand(net: nn.Module, tmp_path: Path) -> None:
     assert rows == [
         ("conv1", (32, 1, 5, 5), "ternary", 160, 2 * 4 * 32),
         ("conv2", (64, 32, 5, 5), "ternary", 10240, 2 * 4 * 64),
-        ("fc1", (512, 1024), "ternary", 104858, 2 * 4 * 512),
+        ("fc1", (512, 1024), "ternary", 104858, 4 * 512),  # without batch norm: one scale, which is in the graph
         ("fc2", (10, 512), "float32", 20480, 4 * 10),
     ]
     assert report.weights == 32 * 25 + 64 * 32 * 25 + 512 * 1024 + 5120

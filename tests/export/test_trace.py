@@ -194,6 +194,27 @@ def test_a_scale_of_1_and_a_bias_of_0_are_left_out() -> None:
     assert set(folded.tensors) == {"0.weight", "1.weight"}
 
 
+def test_equal_scales_are_one_number() -> None:
+    """To the bit, as float32 has it; a scale that differs in one channel stays a tensor."""
+    net = nn.Linear(3, 4, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(0.1 * torch.tensor([[1.0, -1, 1], [1, 1, 1], [-1, 1, 1], [-1, -1, 1]]))
+    (node,) = fold(trace(net, random(1, 3))).graph.nodes
+    assert isinstance(node, Linear)
+    assert node.scale == 0.1
+    assert np.float32(node.scale) == net.weight.abs().max().item()
+    with torch.no_grad():
+        net.weight[2] *= 2
+    folded = fold(trace(net, random(1, 3)))
+    np.testing.assert_array_equal(folded.tensors[folded.graph.nodes[0].scale], np.float32([0.1, 0.1, 0.2, 0.1]))
+
+
+def test_values_are_called_as_the_node_that_makes_them() -> None:
+    torch.manual_seed(0)
+    graph, _ = fold(trace(drawn(ResNet()), random(1, 3, 16, 16)))
+    assert all(node.output == node.name for node in graph.nodes)
+
+
 def test_passes_leave_their_argument_alone() -> None:
     torch.manual_seed(0)
     traced = trace(drawn(ResNet()), random(1, 3, 16, 16))

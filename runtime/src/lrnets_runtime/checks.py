@@ -49,6 +49,11 @@ def number(raw: object, where: str) -> float:
     return float(raw)
 
 
+def name_or_number(raw: object, where: str) -> str | float:
+    """Of a tensor, or of all channels alike."""
+    return name(raw, where) if isinstance(raw, str) else number(raw, where)
+
+
 def truth(raw: object, where: str) -> bool:
     if not isinstance(raw, bool):
         raise refuse(where, f"is {shown(raw)}; must be true or false")

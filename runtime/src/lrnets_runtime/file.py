@@ -69,7 +69,10 @@ def lowest_version(graph: Graph) -> int:
     """The lowest version of the format that can say what this graph says."""
     for node in graph.nodes:
         levels = isinstance(node, (Conv2d, Linear)) and node.weight.coding == "levels"
-        if levels or isinstance(node, Multiply) or getattr(node, "activation", NONE).kind in ("sign", "abs"):
+        vectors = (node.scale, node.bias) if isinstance(node, (Conv2d, Linear, Affine)) else ()
+        alike = any(isinstance(vector, float) for vector in vectors)
+        new = levels or alike or isinstance(node, Multiply)
+        if new or getattr(node, "activation", NONE).kind in ("sign", "abs"):
             return 3
     return 2
 
@@ -165,7 +168,7 @@ def _uses(graph: Graph) -> Iterator[_Use]:
             dtype, shape = ("uint8", (weight.packed_bytes,)) if packed else (weight.coding, weight.shape)
             yield _Use(f"node {node.name!r}: weight", weight.tensor, dtype, shape, weight)
         for field, tensor in (("scale", node.scale), ("bias", node.bias)):
-            if tensor is not None:
+            if isinstance(tensor, str):
                 yield _Use(f"node {node.name!r}: {field}", tensor, "float32", (channels,), None)
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from lrnets_runtime.errors import refuse as refuse  # exported here too
 
 Shape: TypeAlias = tuple[int, ...]
+Vector: TypeAlias = str | float | None  # a number for each channel: tensor name; one for all of them; none
 CODINGS = ("binary", "ternary", "levels", "float32", "int8")
 ACTIVATIONS = ("none", "clamp", "leaky", "sign", "abs")
 LARGEST = 2**28  # elements of one value, or of a weight; and bound of every whole number in a graph
@@ -79,8 +80,8 @@ class Conv2d(Step):
 
     op: ClassVar[str] = "conv2d"
     weight: Weight  # (out, in / groups, height, width)
-    scale: str | None = None  # tensor name; None counts as 1
-    bias: str | None = None  # tensor name; None counts as 0
+    scale: Vector = None  # None counts as 1
+    bias: Vector = None  # None counts as 0
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)  # rows above and below, columns left and right; zeros
     dilation: tuple[int, int] = (1, 1)
@@ -94,8 +95,8 @@ class Linear(Step):
 
     op: ClassVar[str] = "linear"
     weight: Weight  # (out, in)
-    scale: str | None = None
-    bias: str | None = None
+    scale: Vector = None
+    bias: Vector = None
     activation: Activation = Activation()
 
 
@@ -126,8 +127,8 @@ class Affine(Step):
     """y = activation(scale * x + bias), a number for each channel (dimension 1): batch norm nothing could take in."""
 
     op: ClassVar[str] = "affine"
-    scale: str | None = None
-    bias: str | None = None
+    scale: Vector = None
+    bias: Vector = None
     activation: Activation = Activation()
 
 

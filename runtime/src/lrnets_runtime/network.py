@@ -140,7 +140,7 @@ class Network:
         if isinstance(node, (Conv2d, Linear)):
             coding, names = node.weight.coding, [node.weight.tensor]
         if isinstance(node, (Conv2d, Linear, Affine)):
-            names += [name for name in (node.scale, node.bias) if name is not None]
+            names += [name for name in (node.scale, node.bias) if isinstance(name, str)]
         size = sum(self.tensors[name].nbytes for name in names)
         return Layer(node.name, node.op, self._shapes[node.output], coding, size)
 

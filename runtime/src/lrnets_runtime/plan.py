@@ -254,11 +254,11 @@ def _add_dequantized(plan: Plan, source: int) -> int:
 
 
 def _vectors(plan: Plan, node: Any, channels: int, tensors: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    names = {"scale": getattr(node, "scale", None), "bias": getattr(node, "bias", None)}
-    filled = {
-        key: np.full(channels, key == "scale", np.float32) if name is None else tensors[name].astype(np.float32)
-        for key, name in names.items()
-    }
+    filled = {}
+    for key, neutral in (("scale", 1.0), ("bias", 0.0)):
+        given = getattr(node, key, None)
+        numbers = tensors[given] if isinstance(given, str) else neutral if given is None else given
+        filled[key] = np.full(channels, numbers, np.float32)
     return {**{key: plan.keep(vector) for key, vector in filled.items()}, "channel_count": channels}
 
 

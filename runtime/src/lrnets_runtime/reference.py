@@ -29,6 +29,7 @@ from lrnets_runtime.graph import (
     Pool2d,
     Reshape,
     Softmax,
+    Vector,
 )
 from lrnets_runtime.packing import decode
 from lrnets_runtime.shapes import windows_along
@@ -222,6 +223,8 @@ def _pool(value: Value, kind: str, windows: list[list[Window]]) -> NDArray[Any]:
     return x.astype(np.float32) * (np.float32(value.entry[0]) / count.astype(np.float32))
 
 
-def _number_each(name: str | None, tensors: Tensors, shape: tuple[int, ...]) -> Floats | None:
+def _number_each(vector: Vector, tensors: Tensors, shape: tuple[int, ...]) -> Floats | np.float32 | None:
     """A scale or bias so shaped that it meets its channels; None if the node has none."""
-    return None if name is None else tensors[name].reshape(shape)
+    if isinstance(vector, str):
+        return tensors[vector].reshape(shape)
+    return None if vector is None else np.float32(vector)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from lrnets_runtime import reference
-from lrnets_runtime.graph import AdaptivePool2d, Affine, Conv2d, Graph, Linear, Node, Pool2d, Shape, Softmax
+from lrnets_runtime.graph import AdaptivePool2d, Affine, Conv2d, Graph, Linear, Node, Pool2d, Shape, Softmax, Vector
 from lrnets_runtime.packing import decode
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
@@ -44,6 +44,8 @@ from lrnets.export.c_text import (
     select,
 )
 from lrnets.export.coding import Array
+from lrnets.export.fold import with_tensors
+from lrnets.export.trace import Traced
 
 TEMPLATE = Path(__file__).with_name("templates") / "network.c"
 DIMENSIONS = {1: "features", 2: "channels, length", 3: "channels, height, width"}
@@ -104,7 +106,7 @@ def c_source(
     check_name(name)
     header_name = header_name or f"{name}.h"
     check_header_name(header_name)
-    graph = needed(graph_from_json(graph.to_json()))
+    graph, tensors = _with_tensors(needed(graph_from_json(graph.to_json())), tensors)
     shapes = infer_shapes(graph)
     used = _used_tensors(graph, tensors, shapes)
     names = {tensor: Name(identifier("tensor", i, tensor)) for i, tensor in enumerate(used)}
@@ -157,9 +159,21 @@ def _used_tensors(graph: Graph, tensors: Mapping[str, Array], shapes: Mapping[st
         else:
             continue
         for name in (node.scale, node.bias):
-            if name is not None:
+            if isinstance(name, str):
                 used[name] = tensors[name].astype(np.float32).reshape(channels)
     return used
+
+
+def _with_tensors(graph: Graph, tensors: Mapping[str, Array]) -> Traced:
+    """Tensors in place of numbers, save for the scale of a weighted layer: that is part of its factor."""
+    full = with_tensors(Traced(graph, dict(tensors)))
+    nodes = (
+        replace(new, scale=old.scale)
+        if isinstance(new, (Conv2d, Linear)) and isinstance(old, (Conv2d, Linear)) and isinstance(old.scale, float)
+        else new
+        for old, new in zip(graph.nodes, full.graph.nodes)
+    )
+    return Traced(replace(graph, nodes=tuple(nodes)), full.tensors)
 
 
 def _sizes(graph: Graph, shapes: Mapping[str, Shape]) -> dict[Place, int]:
@@ -174,8 +188,8 @@ def _rows(
     sizes, counted = _sizes(graph, shapes), set[str]()
     rooms = {call.output: call.room for call in calls}
 
-    def first_time(tensor: str | None) -> int:
-        if tensor is None or tensor in counted:
+    def first_time(tensor: Vector) -> int:
+        if not isinstance(tensor, str) or tensor in counted:
             return 0
         counted.add(tensor)
         return used[tensor].nbytes

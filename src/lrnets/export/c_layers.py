@@ -134,7 +134,7 @@ class _Lowering:
         kind = "LEVELS" if weight.levels is not None else kinds[0 if whole else 1]
         fields = {
             "coding": Name(weight.coding.upper()), "sum": Name(kind), "weights": self.names[weight.tensor],
-            **self.vectors(node), "factor": np.float32(entry[0] if entry is not None and whole else 1), **fields,
+            **self.vectors(node), "factor": self.factor(node, entry if whole else None), **fields,
             "from": self.held(node.inputs[0]),
         }  # fmt: skip
         needs = {weight.coding.upper(), f"SUM_{kind}"} | ({"GET"} if kind in ("DEQUANTIZED", "LEVELS") else set())
@@ -193,10 +193,13 @@ class _Lowering:
             function, node.name, fields, sources, self.places[node.output], room, _needs(function, needs or set())
         )
 
+    def factor(self, node: Conv2d | Linear, entry: tuple[float, int] | None) -> np.float32:
+        """The step of bytes, times a scale that is the same for all channels, rounded as the reference has it."""
+        scale = np.float32(node.scale if isinstance(node.scale, float) else 1)
+        return np.float32(scale if entry is None else np.float32(entry[0]) * scale)
+
     def vectors(self, node: Any) -> Fields:
-        return {
-            part: self.names[name] for part in ("scale", "bias") if (name := getattr(node, part)) is not None
-        }  # fmt: skip
+        return {part: self.names[name] for part in ("scale", "bias") if isinstance(name := getattr(node, part), str)}
 
     def held(self, value: str | None) -> Fields:
         """How a value is held; nothing for float32."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from lrnets_runtime.graph import Activate, Add, Affine, Conv2d, Graph, Linear, Multiply, Node, Reshape
+from lrnets_runtime.graph import Activate, Add, Affine, Conv2d, Graph, Linear, Multiply, Node, Reshape, Vector
 from lrnets_runtime.shapes import infer_shapes
 
+from lrnets.export.builder import fresh_name
 from lrnets.export.coding import Array, Tensors, pack, quantized
 from lrnets.export.trace import Traced
 
@@ -20,7 +21,7 @@ def fold(traced: Traced) -> Traced:
     """All passes, in the order in which they help each other; afterwards all tensors are ready for a file."""
     passes = (
         merge_reshapes, lift_over_reshapes, fold_affine, fuse_activations, drop_scales_under_signs, merge_reshapes,
-        round_vectors,
+        round_vectors, name_values,
     )  # fmt: skip
     for one in passes:
         traced = one(traced)
@@ -94,7 +95,7 @@ def drop_scales_under_signs(traced: Traced) -> Traced:
     for place, node in enumerate(nodes):
         if not (isinstance(node, Vectored) and node.activation.kind == "sign" and node.scale is not None):
             continue
-        s, t = tensors[node.scale], _vector(tensors, node.bias, 0.0)
+        s, t = _vector(tensors, node.scale, 1.0), _vector(tensors, node.bias, 0.0)
         size = np.where(s == 0, 1.0, np.abs(s))
         channels = shapes[node.output][-1 if isinstance(node, Linear) else 0]
         scale, bias = f"{node.name}.scale", f"{node.name}.bias"
@@ -126,19 +127,49 @@ def merge_reshapes(traced: Traced) -> Traced:
 
 
 def round_vectors(traced: Traced) -> Traced:
-    """Scales and biases as float32; a scale of 1 and a bias of 0 for all channels are left out."""
+    """Scales and biases as float32; one number if it is the same for all channels, none if that is 1 or 0."""
     graph, tensors = traced[0], dict(traced[1])
     nodes = list(graph.nodes)
     for place, node in enumerate(nodes):
         if not isinstance(node, Vectored):
             continue
         for name in (node.scale, node.bias):
-            if name is not None:
+            if isinstance(name, str):
                 tensors[name] = _rounded(name, tensors[name])
-        scale = None if np.all(_vector(tensors, node.scale, 1.0) == 1) else node.scale
-        bias = None if np.all(_vector(tensors, node.bias, 0.0) == 0) else node.bias
+        scale, bias = (_shortest(tensors, *vector) for vector in ((node.scale, 1.0), (node.bias, 0.0)))
         nodes[place] = replace(node, scale=scale, bias=bias)
     return _without_unused(Traced(replace(graph, nodes=tuple(nodes)), tensors))
+
+
+def name_values(traced: Traced) -> Traced:
+    """Values by the name of the node that makes them, which a file need not say."""
+    graph, tensors = traced
+    names = {graph.input} | {node.name for node in graph.nodes}
+    if len(names) <= len(graph.nodes):  # two nodes of one name, or one that is called as the input is
+        return traced
+    called = {graph.input: graph.input} | {node.output: node.name for node in graph.nodes}
+    nodes = (replace(n, inputs=tuple(called[name] for name in n.inputs), output=n.name) for n in graph.nodes)
+    return Traced(replace(graph, nodes=tuple(nodes), output=called[graph.output]), tensors)
+
+
+def with_tensors(traced: Traced) -> Traced:
+    """A tensor in place of each number that is the scale or bias of all channels."""
+    graph, tensors = traced[0], dict(traced[1])
+    shapes, nodes, taken = infer_shapes(graph), list(graph.nodes), set(tensors)
+
+    def stored(vector: Vector, name: str, channels: int) -> Vector:
+        if not isinstance(vector, float):
+            return vector
+        name = fresh_name(name, taken)
+        tensors[name] = np.full(channels, vector, np.float32)
+        return name
+
+    for place, node in enumerate(nodes):
+        if isinstance(node, Vectored):
+            channels = shapes[node.output][-1 if isinstance(node, Linear) else 0]
+            scale = stored(node.scale, f"{node.name}.scale", channels)
+            nodes[place] = replace(node, scale=scale, bias=stored(node.bias, f"{node.name}.bias", channels))
+    return Traced(replace(graph, nodes=tuple(nodes)), tensors)
 
 
 def quantize_weights(traced: Traced) -> Traced:
@@ -172,8 +203,20 @@ def _can_take_in(node: Conv2d | Linear | Affine | Add | Multiply, uses: Counter[
     return node.activation.kind == "none" and uses[node.output] == 1
 
 
-def _vector(tensors: Tensors, name: str | None, neutral: float) -> Array:
-    return np.full(1, neutral) if name is None else tensors[name].astype(np.float64)
+def _vector(tensors: Tensors, vector: Vector, neutral: float) -> Array:
+    if isinstance(vector, str):
+        return tensors[vector].astype(np.float64)
+    return np.full(1, neutral if vector is None else vector)
+
+
+def _shortest(tensors: Tensors, vector: Vector, neutral: float) -> Vector:
+    """A vector of equal numbers as that number, in as few digits as float32 needs; None if it changes nothing."""
+    numbers = _vector(tensors, vector, neutral)
+    if np.any(numbers != numbers[0]):
+        return vector
+    first = np.float32(numbers[0])
+    short = float(str(first))
+    return None if first == neutral else short if np.float32(short) == first else float(first)
 
 
 def _rounded(name: str, vector: Array) -> Array:
@@ -189,6 +232,6 @@ def _rounded(name: str, vector: Array) -> Array:
 
 def _without_unused(traced: Traced) -> Traced:
     graph, tensors = traced
-    used = {name for node in graph.nodes if isinstance(node, Vectored) for name in (node.scale, node.bias)}
+    used: set[Vector] = {v for node in graph.nodes if isinstance(node, Vectored) for v in (node.scale, node.bias)}
     used |= {node.weight.tensor for node in graph.nodes if isinstance(node, (Conv2d, Linear))}
     return Traced(graph, {name: tensor for name, tensor in tensors.items() if name in used})

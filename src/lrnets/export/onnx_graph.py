@@ -49,7 +49,9 @@ from lrnets_runtime.shapes import infer_shapes, windows_along
 from lrnets import __version__
 from lrnets.export.builder import UnsupportedError, fresh_name
 from lrnets.export.coding import Array, Tensors
+from lrnets.export.fold import with_tensors
 from lrnets.export.packed import PackedLayer
+from lrnets.export.trace import Traced
 
 Weights = Literal["int8", "float32", "2bit"]
 OPSET, IR_VERSION = 13, 7  # the first with a scale for each channel; onnxruntime reads them since 1.6 (2020)
@@ -62,6 +64,7 @@ class OnnxWriter:
     """Walks the graph's nodes; `real` has the float32 ONNX tensor of each value."""
 
     def __init__(self, onnx: Any, graph: Graph, tensors: Tensors, weights: Weights, accuracy_level: int) -> None:
+        graph, tensors = with_tensors(Traced(graph, tensors))
         self.onnx, self.graph, self.tensors = onnx, graph, tensors
         self.weights, self.accuracy_level = weights, accuracy_level
         self.shapes = infer_shapes(graph)
@@ -191,8 +194,8 @@ class OnnxWriter:
 
     def layer(self, node: Conv2d | Linear, x: str) -> str:
         numbers = decode(self.tensors[node.weight.tensor], node.weight)
-        scale = np.ones(len(numbers)) if node.scale is None else self.tensors[node.scale].astype(np.float64)
-        bias = None if node.bias is None else self.tensors[node.bias]
+        scale = self.tensors[node.scale].astype(np.float64) if isinstance(node.scale, str) else np.ones(len(numbers))
+        bias = self.tensors[node.bias] if isinstance(node.bias, str) else None
         few = isinstance(node, Linear) and node.weight.coding in ("binary", "ternary")
         if numbers.dtype == np.float32 or self.weights == "float32":
             coding, scaled = "float32", (numbers * _column(scale, numbers)).astype(np.float32)
@@ -271,7 +274,7 @@ class OnnxWriter:
     def affine(self, node: Affine, x: str) -> str:
         channels = (-1, *[1] * (len(self.shapes[node.output]) - 1))
         for kind, role, name in (("Mul", "scale", node.scale), ("Add", "bias", node.bias)):
-            if name is not None:
+            if isinstance(name, str):
                 x = self.emit(kind, [x, self.constant(self.tensors[name].reshape(channels), role)])
         self.report(node, (), "")
         return x

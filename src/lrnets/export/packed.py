@@ -238,7 +238,7 @@ def packed_layers(graph: Graph, tensors: Tensors) -> tuple[PackedLayer, ...]:
                 coding="" if weight is None else weight.coding,
                 weights=0 if weight is None or tied else weight.count,
                 weight_bytes=0 if weight is None or tied else tensors[weight.tensor].nbytes,
-                other_bytes=sum(tensors[name].nbytes for name in (node.scale, node.bias) if name is not None),
+                other_bytes=sum(tensors[name].nbytes for name in (node.scale, node.bias) if isinstance(name, str)),
             )
         )
     return tuple(rows)

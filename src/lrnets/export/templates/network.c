@@ -71,9 +71,9 @@ typedef struct {
     int32_t coding; /* of the weights */
     int32_t sum;    /* which of the sums below */
     const void *weights;
-    const float *scale, *bias; /* for each output channel; 0 if all are 1 or 0 */
+    const float *scale, *bias; /* for each output channel; 0 if all are 1 (or alike) or 0 */
     float levels[2];           /* what weights of -1 and +1 stand for, in a sum of LEVELS */
-    float factor;              /* the step of an input of bytes against whole weights, else 1 */
+    float factor;              /* scale of all channels, times the step of bytes against whole weights */
     int32_t channels, groups, depth; /* output channels; groups of them; input channels in a group */
     int32_t size[2], places[2];      /* height and width of the input and of the output */
     int32_t kernel[2], stride[2], padding[2], dilation[2];
