@@ -1,8 +1,9 @@
 """How many of MNIST's test digits the page of `lrnets demo` names, when their lines are drawn on it.
 
 Each digit is thinned to its middle line (Zhang and Suen, 1984), which is followed stroke by stroke and drawn with a
-mouse in headless Chromium. The page makes an image of the strokes by itself; its answer is compared with the label, and
-with the run-time's for the same image, which must be equal. `--part train` is for choosing the width of the pen.
+finger in headless Chromium (about 2 seconds each). The page makes an image of the strokes by itself; its answer is
+compared with the label, and with the run-time's for the same image, which must be equal. `--part train` is for trying
+things out.
 
     lrnets demo RUN --out page.html
     python experiments/demo_digits.py page.html RUN.int8.safetensors --data-dir DATA --count 200
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     parser.add_argument("packed", type=Path, help="the same network as a packed file with int8 activations")
     parser.add_argument("--data-dir")
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--part", choices=["train", "test"], default="test")
     args = parser.parse_args()
@@ -92,7 +94,7 @@ def main() -> None:
     right = equal = as_is = 0
     with tempfile.TemporaryDirectory() as profile, Chromium(Path(profile), width=390, touch=True) as browser:
         browser.open(args.page.resolve(), READY)
-        for i in range(args.count):
+        for i in range(args.first, args.first + args.count):
             digit, label = split.images[i, 0].numpy(), str(int(split.labels[i]))
             browser.evaluate("clear()")
             draw(browser, strokes_of(thinned(digit > INK)), finger=True)

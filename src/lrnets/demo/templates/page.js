@@ -146,7 +146,7 @@ function makeMaps() {
   const colours = { ternary: ", black for -1, grey for 0, white for +1", binary: ", black for -1, white for +1" };
   get("layer-about").textContent =
     `${few} of ${rows} x ${columns} weights${colours[facts.maps.coding] ?? ""}; ` +
-    "beside each, the image glows where it looks like the kernel.";
+    "beside each, the places of the image that excite it.";
   get("layer").hidden = false;
 }
 
