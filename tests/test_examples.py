@@ -24,7 +24,9 @@ def run(tmp_path, monkeypatch, capsys):
 
 def test_ternary_mnist_goes_from_data_to_a_packed_file(run, tmp_path):
     names, printed = run("ternary_mnist.py")
-    assert (tmp_path / "runs/ternary-mnist-tiny/network.packed.safetensors").stat().st_size == 142_602
+    size = (tmp_path / "runs/ternary-mnist-tiny/network.packed.safetensors").stat().st_size
+    weights = 160 + 10_240 + 104_858 + 4 * 5_120  # five ternary ones a byte; the classifier's in float32
+    assert weights < size < weights + 7_000  # scales, biases and the header
     assert "test error, chosen draw: " in printed
     assert "by the run-time from the file" in printed
     kernel = printed.split("ensemble")[1].splitlines()[1:6]

@@ -295,4 +295,4 @@ def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:
     for _, layer in twins(model):
         for part in layer.modules():  # the layer itself, or its quantiser, is what draws
             if hasattr(type(part), "generator"):
-                part.generator = generator
+                part.generator = generator  # type: ignore[assignment]

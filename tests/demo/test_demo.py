@@ -143,7 +143,10 @@ def test_a_run_becomes_a_page_with_its_examples(run, tmp_path):
     assert report.path == folder / "demo.html"
     assert report.examples == 3
     weights = 30 + 240 + 512 + 200  # five ternary ones a byte, and a byte each in the last layer
-    scales, biases = 6 + 8 + 10, 20 + 10  # fresh batch norm shifts nothing
+    scales, biases = (
+        10,
+        20 + 10,
+    )  # fresh batch norm shifts nothing, and scales all channels alike: a number in the graph
     assert report.network_bytes == weights + 4 * (scales + biases)
     assert len(told) == 2
     facts = node(report.path)["facts"]
