@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define LRN_ABI 1 /* raised whenever a struct below changes */
+#define LRN_ABI 2 /* raised whenever a struct below changes, or what a step means */
 
 enum lrn_type { LRN_FLOAT32, LRN_UINT8 };
 enum lrn_kind { LRN_CONV, LRN_POOL, LRN_AFFINE, LRN_ADD, LRN_PLACE, LRN_RESHAPE, LRN_SOFTMAX, LRN_MULTIPLY, LRN_SIGNS, LRN_KINDS };

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lrnets_runtime.errors import PackedFileError
 
-ABI = 1
+ABI = 2
 VARIABLE = "LRNETS_KERNELS"  # names the kernels to use; "reference" is NumPy
 FLOAT32, UINT8 = 0, 1
 CONV, POOL, AFFINE, ADD, PLACE, RESHAPE, SOFTMAX, MULTIPLY, SIGNS = range(9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from lrnets.comparison.results import difference, gather
 from lrnets.comparison.rows import load_comparison
 from lrnets.comparison.runs import Run, runs_of, state_of, table_folder
 from lrnets.comparison.workers import LAUNCHER, train_all, wanting
+from lrnets.whole_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Outputs:
     def write(self, table: Table) -> list[Path]:
         """The files, each whole or not there."""
         if self.json is not None:
-            _write(self.json, (json.dumps(table.to_json(), indent=1) + "\n").encode())
+            write_whole(self.json, (json.dumps(table.to_json(), indent=1) + "\n").encode())
         if self.markdown is not None:
-            _write(self.markdown, table.markdown().encode())
+            write_whole(self.markdown, table.markdown().encode())
         if self.plot is not None:
             title = f"{table.comparison.name}, {table.comparison.budget} budget"
-            _write(self.plot, picture(table.results, title, self.plot.suffix[1:].lower()))
+            write_whole(self.plot, picture(table.results, title, self.plot.suffix[1:].lower()))
         return [path for path in (self.json, self.markdown, self.plot) if path is not None]
 
 
@@ -94,12 +94,3 @@ def make_table(
 def _reasons(absent: dict[str, str]) -> str:
     first = next(iter(absent.items()))
     return f"{first[0]}: {first[1]}" + (f", and {len(absent) - 1} more" if len(absent) > 1 else "")
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lrnets.data.folder import data_folder
+from lrnets.whole_files import write_whole
 
 try:
     import fcntl
@@ -30,9 +31,7 @@ def once(root: Path, name: str, make: Callable[[], bytes]) -> bytes:
             return make()
         with _turn(path):
             if not path.exists():
-                temporary = path.with_name(f".{name}.{os.getpid()}.part")
-                temporary.write_bytes(make())
-                temporary.replace(path)
+                write_whole(path, make())
     return path.read_bytes()
 
 

@@ -23,6 +23,7 @@ from lrnets.data.once import once
 from lrnets.data.pictures import SUFFIXES
 from lrnets.data.progress import Report
 from lrnets.data.shuffle import permutation
+from lrnets.whole_files import whole_file
 
 AGAIN = "write the file again"
 TOGETHER = 4  # shards whose images are shuffled among each other
@@ -168,13 +169,14 @@ def write_shards(images: FileList, root: Path, part: str, report: Report, *, ima
     count = len(images.labels)
     for shard, first in enumerate(range(0, count, images_each)):
         target = root / f"{part}-{shard:06d}.tar"
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-        with tarfile.open(temporary, "w:", format=tarfile.USTAR_FORMAT) as archive:
+        with (
+            whole_file(target) as temporary,
+            tarfile.open(temporary, "w:", format=tarfile.USTAR_FORMAT) as archive,
+        ):
             for image in range(first, min(count, first + images_each)):
                 suffix = Path(images.name(image)).suffix.lower()
                 for ending, content in ((suffix, images.read(image)), (".cls", b"%d" % int(images.labels[image]))):
                     member = tarfile.TarInfo(f"{image:08d}{ending}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
-        temporary.replace(target)
         report(f"writing {part} shards", min(count, first + images_each), count)

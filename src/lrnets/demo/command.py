@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from lrnets.demo.page import page
 from lrnets.demo.wasm import compile_network, require_tools
 from lrnets.export.from_packed import from_packed
 from lrnets.export.packed import Numbers, folder_checked
+from lrnets.whole_files import write_whole
 
 EXAMPLES = 10
 EXAMPLES_FILE = "examples.safetensors"
@@ -67,12 +66,7 @@ def make_demo(
         wasm, report = compile_network(prepared, folder)
     facts = facts_of(prepared.graph, prepared.tensors, examples=examples, error=error)
     content = page(wasm, facts).encode()
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, content)
     return DemoReport(target, len(content), len(wasm), report.flash_bytes, len(examples))
 
 

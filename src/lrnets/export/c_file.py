@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lrnets.export.c_code import CSource, c_source
 from lrnets.export.c_text import check_header_name, check_name
 from lrnets.export.packed import Numbers, Prepared, folder_checked, prepare
 from lrnets.tables import table
+from lrnets.whole_files import temporary_beside
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _checked(path: str | os.PathLike[str], name: str | None) -> tuple[Path, str]
 
 def _write(files: dict[Path, str]) -> None:
     """All files or none: each is put back as it was, or away, if a later one fails."""
-    temporaries = {path: path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part") for path in files}
+    temporaries = {path: temporary_beside(path) for path in files}
     before = dict[Path, bytes | None]()
     try:
         for path, text in files.items():

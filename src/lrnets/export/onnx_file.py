@@ -7,7 +7,6 @@ they are, and the scale of each output channel, with batch norm in it, goes into
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +22,7 @@ from lrnets.export.builder import UnsupportedError
 from lrnets.export.coding import Array
 from lrnets.export.onnx_graph import OnnxWriter, Weights
 from lrnets.export.packed import Numbers, PackedReport, Prepared, check_choices, folder_checked, prepare
+from lrnets.whole_files import whole_file
 
 LARGEST_FILE = 2**31 - 1  # bytes that protobuf can write
 
@@ -86,16 +86,12 @@ def write_onnx(
     if (size := model.ByteSize()) > LARGEST_FILE:
         raise UnsupportedError(f"the file would have {size:,} bytes, ONNX allows {LARGEST_FILE:,}; use smaller weights")
     onnx.checker.check_model(model, full_check=True)
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
+    with whole_file(target) as temporary:
         temporary.write_bytes(model.SerializeToString())
         runtime, outputs = _run(temporary, x)
         if outputs is not None:
             _check_close(runtime, outputs, wanted, bound)
         header = os.path.getsize(temporary) - sum(layer.bytes for layer in writer.layers)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
     off = float("nan") if outputs is None else float(np.abs(outputs - expected).max())
     return OnnxReport(target, tuple(writer.layers), header, prepared.activations, off, largest, runtime)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from lrnets.export.fold import fold, quantize_weights
 from lrnets.export.trace import trace
 from lrnets.modes import evaluating
 from lrnets.tables import table
+from lrnets.whole_files import whole_file
 
 Numbers = Literal["float32", "int8"]
 UNCHANGED = Activation()
@@ -132,17 +132,13 @@ class Prepared(NamedTuple):
 def write_packed(prepared: Prepared, target: Path) -> PackedReport:
     """The file, read back and run before it gets its name."""
     graph, tensors, x, expected, _ = prepared
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
+    with whole_file(target) as temporary:
         file.write(temporary, graph, tensors)
         outputs = reference.run(*file.read(temporary), x)
         if not np.array_equal(outputs, reference.run(graph, tensors, x)):
             raise RuntimeError(f"{target}: the file read back computes something else; nothing was written")
         layers = packed_layers(graph, tensors)
         header = os.path.getsize(temporary) - sum(layer.bytes for layer in layers)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
     off, largest = float(np.abs(outputs - expected).max()), float(np.abs(expected).max())
     return PackedReport(target, layers, header, prepared.activations, off, largest)
 

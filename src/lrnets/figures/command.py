@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from lrnets.figures.figure import Figure
 from lrnets.figures.gather import gather
 from lrnets.figures.sources import Say, found_runs
 from lrnets.figures.style import require_matplotlib
+from lrnets.whole_files import write_whole
 
 CAPTIONS = "captions.md"
 
@@ -34,7 +34,7 @@ def make_figures(
             report("pictures", done, len(figures))
             write_figure(figure, out)
             say(f"{figure.name}: {figure.title}")
-    _write(
+    write_whole(
         out / CAPTIONS,
         "".join(f"## {f.title}\n\n![{f.alt}]({f.name}.svg)\n\n{f.caption}\n\n" for f in figures).encode(),
     )
@@ -44,13 +44,4 @@ def make_figures(
 def write_figure(figure: Figure, out: Path) -> None:
     """The picture twice and its numbers, each file whole or not there."""
     for ending, content in (("svg", figure.svg().encode()), ("png", figure.png()), ("csv", figure.csv().encode())):
-        _write(out / f"{figure.name}.{ending}", content)
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        write_whole(out / f"{figure.name}.{ending}", content)

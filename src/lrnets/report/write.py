@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lrnets.data import load
 from lrnets.methods import method_named
 from lrnets.report.found import Found, attempt, look_into
 from lrnets.report.layers import EXAMPLES
@@ -15,6 +13,8 @@ from lrnets.report.page import render
 from lrnets.report.seeds import require_one_recipe, run_folders
 from lrnets.training.evaluation import transforms_of
 from lrnets.training.examples import load_examples
+from lrnets.training.pipeline import load_by
+from lrnets.whole_files import write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,16 +40,11 @@ def write_report(
     if inputs is None:
         inputs = _inputs(found[0], data_dir)
     html = render(found, model=model, inputs=inputs, out=target, say=say)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(html, encoding="utf-8")
-        temporary.replace(target)
+        write_whole(target, html.encode())
     except OSError as error:
         raise OSError(f"{target} cannot be written ({error.strerror}); name another file with --out") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()
     return target
 
 
@@ -66,7 +61,7 @@ def _inputs(found: Found, data_dir: str | None) -> Tensor | None:
     def read() -> Tensor:
         import torch
 
-        data = load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+        data = load_by(recipe, data_dir)
         images, _ = next(iter(data.valid.take([torch.arange(min(EXAMPLES, len(data.valid)))])))
         return transforms_of(data, recipe.data).evaluation(images).float()
 

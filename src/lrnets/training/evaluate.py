@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrnets.calibration import expected_calibration_error, negative_log_likelihood
-from lrnets.data import AnySplit, Data, Transforms, load
+from lrnets.data import AnySplit, Data, Transforms
 from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize
@@ -23,7 +23,7 @@ from lrnets.methods.twin import is_random
 from lrnets.summary import Summary, summary
 from lrnets.tables import table
 from lrnets.training.evaluation import errors_of, mend_norms, probabilities, transforms_of
-from lrnets.training.pipeline import build_network, convert_by
+from lrnets.training.pipeline import build_network, convert_by, load_by
 from lrnets.training.run_folder import RunFolder, environment
 from lrnets.training.stored import load_into, require_finished
 
@@ -57,7 +57,7 @@ def evaluate_run(
     weights = ("float",) if recipe.discrete_stage is None else ("stochastic", "drawn")
     require_finished(folder, weights)
     net = build_network(recipe) if model is None else copy.deepcopy(model)
-    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+    data = data or load_by(recipe, data_dir)
     judge = _Judge(data, transforms or transforms_of(data, recipe.data), recipe.norm_batches)
     if seed is None:
         seed = mix(recipe.seed, FRESH) % 2**63

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import nn
 
-from lrnets.data import AnySplit, Data, Transform, Transforms, load
+from lrnets.data import AnySplit, Data, Transform, Transforms
 from lrnets.data.augment import StandardizeChannels, scale, standardize
 from lrnets.training.evaluation import error, inputs, transforms_of
+from lrnets.training.pipeline import load_by
 from lrnets.training.run_folder import RunFolder
 from lrnets.training.stored import drawn_network
 
@@ -56,7 +57,7 @@ def export_run(
         raise RuntimeError(str(problem)) from problem
     recipe = folder.read_recipe()
     net = drawn_network(folder, model)
-    data = data or load(recipe.data, data_dir, valid_size=recipe.valid_size, **recipe.data_options)
+    data = data or load_by(recipe, data_dir)
     evaluation = (transforms or transforms_of(data, recipe.data)).evaluation
     example = next(inputs(net, data.train, evaluation))[0][:8]
     calibration = None

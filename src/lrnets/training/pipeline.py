@@ -40,6 +40,14 @@ def build_network(recipe: Recipe) -> nn.Module:
     return make(**arguments).to(memory_format=torch.channels_last)
 
 
+def load_by(recipe: Recipe, data_dir: str | None = None, *, workers: int | None = None) -> Data:
+    """The recipe's data; `workers` decode those that are on disk."""
+    options = dict(recipe.data_options)
+    if recipe.data == "imagenet" and workers is not None:
+        options["workers"] = workers
+    return load(recipe.data, data_dir, valid_size=recipe.valid_size, **options)
+
+
 def convert_by(recipe: Recipe, model: nn.Module) -> str:
     """Convert in place as the recipe says; returns the report."""
     s = recipe.discrete_stage
@@ -75,10 +83,8 @@ def run(
     writes = is_first_process()
     share = hardware.share_of(recipe.batch_size)
     if data is None:
-        options = dict(recipe.data_options)
-        if recipe.data == "imagenet":
-            options["workers"] = max(1, cores() // hardware.devices) if workers is None else workers
-        data = load(recipe.data, data_dir, valid_size=recipe.valid_size, **options)
+        by_cores = max(1, cores() // hardware.devices)
+        data = load_by(recipe, data_dir, workers=by_cores if workers is None else workers)
     transforms = transforms or transforms_of(data, recipe.data)
     if model is None:
         _require_classes(recipe, data)

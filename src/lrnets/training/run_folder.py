@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import platform
 import shutil
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 import lrnets
 from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.whole_files import whole_file, write_whole
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ class RunFolder:
         """Write a file under a temporary name and rename it: it is whole or not there."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-        temporary.write_text(text)
-        temporary.replace(target)
+        write_whole(target, text.encode())
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(content, indent=1))
@@ -100,11 +98,10 @@ class RunFolder:
         """A safetensors file, whole or not there."""
         from safetensors.torch import save_file
 
-        target = self.path / name
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-        save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, temporary)
-        temporary.replace(target)
+        copies = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        with whole_file(self.path / name) as temporary:
+            save_file(copies, temporary)
 
     def load_weights(self, name: str, net: nn.Module) -> None:
         net.load_state_dict(read_weights(self.weights_file(name)))
