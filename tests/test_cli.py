@@ -92,8 +92,7 @@ def test_train_brings_the_data_and_ends_with_a_table_and_evaluate_goes_on_from_t
     fetched = []
     data = Data("mnist", tuple("0123456789"), random_images(320), random_images(50), lambda: random_images(50))
     monkeypatch.setattr("lrnets.data.fetch", lambda *arguments: fetched.append(arguments))
-    for module in ("pipeline", "evaluate"):
-        monkeypatch.setattr(f"lrnets.training.{module}.load", lambda *arguments, **settings: data)
+    monkeypatch.setattr("lrnets.training.pipeline.load", lambda *arguments, **settings: data)
     run = str(tmp_path / "run")
     settings = ["float_stage.epochs=1", "discrete_stage.epochs=1", "batch_size=32", "draws=2", "norm_batches=1"]
     assert main(["train", "mnist-ternary-quick", "--out", run, "--data-dir", "here", "--set", *settings]) == 0
