@@ -26,7 +26,7 @@ def test_every_method_is_there_with_all_its_named_weights_and_the_papers_figures
     assert next(row for row in comparison.rows if row.printed == "1.29±0.08").printed_error == 1.29
 
 
-@pytest.mark.parametrize(("budget", "epochs"), [("quick", 4), ("paper", 190)])
+@pytest.mark.parametrize(("budget", "epochs"), [("quick", 2), ("paper", 190)])
 def test_rows_share_start_epochs_batch_and_split(budget, epochs):
     comparison = load_comparison("mnist", budget)
     rows = [row.recipe for row in comparison.rows if row.recipe.discrete_stage]
