@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
         "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
     )  # fmt: skip
-    table.add_argument("comparison", help="mnist, or a YAML file like lrnets/comparison/mnist.yaml")
+    table.add_argument("comparison", help="mnist, cifar10, or a YAML file like lrnets/comparison/mnist.yaml")
     table.add_argument("--methods", nargs="+", default=[], metavar="NAME", help="rows, or methods (default: all)")
     table.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default: 3)")
     table.add_argument("--budget", default="quick", help="quick or paper (default: quick)")

@@ -51,7 +51,7 @@ def make_table(
     records: Path | None = None, compare: Sequence[str] = (), train: bool = True, launcher: Sequence[str] = LAUNCHER,
     say: Callable[[str], None] = print,
 ) -> Table:  # fmt: skip
-    """The table of a comparison ("mnist", or a file like ours); without `train`, of finished runs alone.
+    """The table of a comparison ("mnist", "cifar10", or a file like ours); without `train`, of finished runs alone.
 
     All names and files are looked at before anything is trained. `records` is a folder where finished runs are kept
     without their networks; what is there need not be trained again.
