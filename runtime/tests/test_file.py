@@ -11,7 +11,7 @@ import safetensors.numpy
 from samples import described, everything, spelled_out
 
 from lrnets_runtime import Network, PackedFileError, file, native, reference
-from lrnets_runtime.graph import Affine, Graph, Linear, Weight
+from lrnets_runtime.graph import Affine, Graph, Linear, Preparation, Weight
 from lrnets_runtime.reading import graph_from_json
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "packed-format.md"
@@ -53,6 +53,11 @@ def test_round_trip(tmp_path, quantized):
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         np.testing.assert_array_equal(loaded[name], tensor)
+
+
+def test_a_shorter_side_asks_for_version_3():
+    for version, preparation in ((2, Preparation("each")), (3, Preparation("each", shorter_side=4))):
+        assert file.lowest_version(Graph("x", (1, 4, 4), "x", (), preparation=preparation)) == version
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -87,6 +87,19 @@ def test_colours_become_grey_and_sizes_fit(tmp_path, pillow):
     assert (large[0, -1] == 200).all()
 
 
+def test_the_middle_is_cut_out_of_a_picture_whose_shorter_side_is_scaled(tmp_path, pillow):
+    pixels = np.random.default_rng(2).integers(0, 256, (6, 11), dtype=np.uint8)
+    pillow.fromarray(pixels).save(tmp_path / "wide.png")
+    same = read_image(tmp_path / "wide.png", (1, 4, 4), shorter_side=6)  # nothing to scale: rows 1 to 4, columns 4 to 7
+    np.testing.assert_array_equal(same[0], pixels[1:5, 4:8])
+    tall = np.repeat(np.repeat(np.arange(0, 250, 10, dtype=np.uint8)[:, None], 6, 1), 6, 0)  # 150 x 6: bands of 6 rows
+    pillow.fromarray(tall).save(tmp_path / "tall.png")
+    doubled = read_image(tmp_path / "tall.png", (1, 4, 12), shorter_side=12)  # 300 x 12: rows 148 to 151 are in band 12
+    np.testing.assert_array_equal(doubled, np.full((1, 4, 12), 120))
+    stretched = read_image(tmp_path / "tall.png", (1, 4, 12))
+    assert stretched[0, 0].max() < 60 < 180 < stretched[0, 3].min()
+
+
 def test_jpegs_are_turned_upright(tmp_path, pillow):
     picture = pillow.fromarray(np.repeat(np.array([[0, 255]], np.uint8), 16, 0).repeat(8, 1))  # right half white
     exif = pillow.Exif()

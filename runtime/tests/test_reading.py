@@ -153,7 +153,8 @@ def test_nothing_is_left_out_that_a_reader_would_fill_in_otherwise():
 
 
 def test_preparations_are_for_images():
-    for preparation in (Preparation("each"), Preparation("fixed"), Preparation("fixed", (0.5,)), None):
+    told = (Preparation("each"), Preparation("fixed", (0.5,)), Preparation("fixed", shorter_side=5), None)
+    for preparation in told:
         graph = Graph("x", (1, 4, 4), "x", (), preparation=preparation)
         assert graph_from_json(graph.to_json()) == graph
     with pytest.raises(PackedFileError, match=r"preparation: is for images, .* input_shape is \[4\]"):
@@ -292,6 +293,9 @@ def test_graph_without_nodes():
         ("preparation", {}, "graph: preparation: kind: is missing"),
         ("preparation.kind", "crop", "preparation: kind: is 'crop'; this version knows fixed, each"),
         ("preparation.size", [5, 5], "graph: preparation: unknown field 'size'"),
+        ("preparation.shorter_side", 3, "preparation: shorter_side: is 3; must be a whole number of [45] to 16384"),
+        ("preparation.shorter_side", 2**14 + 1, "preparation: shorter_side: is 16385; must be a whole number"),
+        ("preparation.shorter_side", 256.0, "preparation: shorter_side: is 256.0; must be a whole number"),
         ("preparation.kind", "each", r"preparation: mean: is \[0.25, 0.5\]; each takes none"),
         ("preparation", {"kind": "each", "deviation": [1.0]}, "preparation: deviation: .*; each takes none"),
         ("preparation.mean", 0.5, "preparation: mean: is 0.5; must be a list of 2"),

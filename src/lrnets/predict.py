@@ -102,14 +102,16 @@ def _inputs(path: Path, network: Network) -> Iterator[tuple[str, NDArray[np.floa
             f"{path}: the network's file does not say how an image becomes its input; give .npy arrays of float32 "
             f"{list(network.input_shape)}, prepared as in training, or export the run again"
         )
-    for name, image in _images(path, array, network.input_shape):
+    for name, image in _images(path, array, network.input_shape, preparation.shorter_side):
         yield name, prepare(image[None], preparation)[0]
 
 
-def _images(path: Path, array: NDArray[Any] | None, shape: Shape) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+def _images(
+    path: Path, array: NDArray[Any] | None, shape: Shape, shorter_side: int | None
+) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     """Names and bytes, as (channels, height, width), of the images in an array or else a picture."""
     if array is None:
-        yield str(path), read_image(path, shape)
+        yield str(path), read_image(path, shape, shorter_side=shorter_side)
         return
     if array.dtype != np.uint8:
         raise ValueError(

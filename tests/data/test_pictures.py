@@ -8,6 +8,7 @@ from image_files import encoded, pixels
 from PIL import Image
 
 from lrnets.data.pictures import DamagedImageError, View
+from lrnets_runtime.images import read_image
 
 
 def test_without_scaling_the_square_is_a_slice_from_the_middle():
@@ -51,6 +52,15 @@ def test_a_large_jpeg_is_decoded_at_less_than_its_size_and_looks_the_same():
     whole = Image.fromarray(picture).resize((74, 56), Image.Resampling.BILINEAR)
     expected = np.asarray(whole)[4:52, 13:61].transpose(2, 0, 1)
     assert np.abs(found.astype(int) - expected.astype(int)).max() <= 4
+
+
+@pytest.mark.parametrize(("height", "width", "resize"), [(203, 317, 56), (640, 130, 48), (48, 48, 64)])
+def test_the_run_time_sees_the_same_pixels_in_the_middle(tmp_path, height, width, resize):
+    picture = np.random.default_rng(3).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
+    whole = np.asarray(Image.fromarray(picture).resize((width, height)))
+    (tmp_path / "a.jpg").write_bytes(encoded(whole))
+    seen = View(size=40, resize=resize).of((tmp_path / "a.jpg").read_bytes())
+    np.testing.assert_array_equal(read_image(tmp_path / "a.jpg", (3, 40, 40), shorter_side=resize), seen)
 
 
 def test_grey_cmyk_alpha_and_palettes_become_rgb():

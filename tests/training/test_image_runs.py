@@ -121,6 +121,7 @@ def test_a_public_checkpoint_starts_a_run_from_the_command_line(tmp_path, images
     assert graph.classes[0] == "class00"
     assert graph.preparation.kind == "fixed"
     assert len(graph.preparation.mean) == 3
+    assert graph.preparation.shorter_side == 36
 
 
 def test_a_network_for_another_number_of_classes_is_refused(tmp_path, images, capsys):

@@ -67,6 +67,8 @@ def size(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> int:
 
 def lowest_version(graph: Graph) -> int:
     """The lowest version of the format that can say what this graph says."""
+    if graph.preparation is not None and graph.preparation.shorter_side is not None:
+        return 3
     for node in graph.nodes:
         levels = isinstance(node, (Conv2d, Linear)) and node.weight.coding == "levels"
         vectors = (node.scale, node.bias) if isinstance(node, (Conv2d, Linear, Affine)) else ()

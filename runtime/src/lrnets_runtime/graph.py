@@ -191,12 +191,14 @@ class Preparation:
     """How an image of bytes (channels, height, width) becomes the network's input; see images.py.
 
     fixed: (byte / 255 - mean) / deviation, with a number for each channel; None counts as 0 or 1. each: byte / 255,
-    minus the image's own mean, over its own deviation.
+    minus the image's own mean, over its own deviation. A picture of another size is scaled so that its shorter side has
+    `shorter_side` pixels, and its middle is taken; with None it is stretched.
     """
 
     kind: Literal["fixed", "each"]
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
+    shorter_side: int | None = None
 
 
 @dataclass(frozen=True)

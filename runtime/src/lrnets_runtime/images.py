@@ -49,10 +49,12 @@ def _standardized(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return result.reshape(x.shape)
 
 
-def read_image(path: str | os.PathLike[str], shape: Shape) -> NDArray[np.uint8]:
-    """A PNG or JPEG file as bytes of a shape (channels, height, width): grey or RGB, upright, stretched to the size.
+def read_image(path: str | os.PathLike[str], shape: Shape, *, shorter_side: int | None = None) -> NDArray[np.uint8]:
+    """A PNG or JPEG file as bytes of a shape (channels, height, width): grey or RGB, upright.
 
-    Needs Pillow. Transparency is ignored; what is larger or smaller is resized (bilinear, over the whole area).
+    With a `shorter_side` (of the file's preparation) the picture is scaled until its shorter side has so many pixels, and
+    the middle is taken; else it is stretched. Needs Pillow. Transparency is ignored; scaling is bilinear, over the whole
+    area.
     """
     try:
         from PIL import Image, ImageOps
@@ -68,12 +70,25 @@ def read_image(path: str | os.PathLike[str], shape: Shape) -> NDArray[np.uint8]:
         with Image.open(Path(path), formats=FORMATS) as image:
             if image.mode not in EIGHT_BITS:
                 raise ValueError(f"its pixels are {image.mode!r}, not 8 bits a channel; save it with 8 bits")
+            if shorter_side is not None:  # JPEG is decoded at a half, a quarter or an eighth, where that is enough
+                width_enough, height_enough = (-(-side * shorter_side // min(image.size)) for side in image.size)
+                image.draft(image.mode, (width_enough, height_enough))
             upright = ImageOps.exif_transpose(image).convert(MODES[channels])
-            if upright.size != (width, height):
-                upright = upright.resize((width, height), Image.Resampling.BILINEAR)
+            box = None if shorter_side is None else _middle(upright.size, (width, height), shorter_side)
+            if box is not None or upright.size != (width, height):
+                upright = upright.resize((width, height), Image.Resampling.BILINEAR, box)
             pixels = np.asarray(upright).reshape(height, width, channels)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no picture at {str(path)!r}; check the path") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path}: is no picture that can be read ({error}); give PNG, JPEG or .npy") from error
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _middle(size: tuple[int, int], wanted: tuple[int, int], shorter_side: int) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what becomes the `wanted` (width, height), in pixels of the unscaled picture."""
+    scaled = [side * shorter_side // min(size) for side in size]
+    start = [round((whole - part) / 2) for whole, part in zip(scaled, wanted)]
+    unit = [side / whole for side, whole in zip(size, scaled)]
+    (left, right), (top, bottom) = ((s * u, (s + part) * u) for s, u, part in zip(start, unit, wanted))
+    return left, top, right, bottom

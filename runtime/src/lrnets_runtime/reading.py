@@ -51,6 +51,7 @@ SMALLEST_STEP, LARGEST_STEP = 2.0**-126, 2.0**126  # steps whose float32 recipro
 LARGEST_SUM = 2**31 - 1  # of int32, in which quantised values are summed
 LARGEST_MAGNITUDE = {"binary": 1, "ternary": 1, "int8": 128}  # of a weight that is summed in int32
 MOST_CLASSES = 2**20
+LONGEST_SIDE = 2**14  # to which a picture's shorter side is scaled
 
 
 def graph_from_json(raw: object) -> Graph:
@@ -196,11 +197,11 @@ def _activation(raw: object, where: str) -> Activation:
 
 
 def _preparation(raw: object, input_shape: Shape) -> Preparation | None:
-    """fixed may have a mean and a deviation for each channel, each has neither."""
+    """fixed may have a mean and a deviation for each channel, each has neither; both may have a shorter side."""
     where = "graph: preparation"
     if raw is None:
         return None
-    given = fields(raw, where, ["kind"], ["mean", "deviation"])
+    given = fields(raw, where, ["kind"], ["mean", "deviation", "shorter_side"])
     kind = choice(given["kind"], ("fixed", "each"), f"{where}: kind")
     if len(input_shape) != 3:
         raise refuse(where, f"is for images, channels x height x width; input_shape is {list(input_shape)}")
@@ -213,7 +214,10 @@ def _preparation(raw: object, input_shape: Shape) -> Preparation | None:
             numbers[key] = tuple(number(channel, f"{where}: {key}") for channel in channels)
     for deviation in numbers.get("deviation", ()):
         _check_step(deviation, f"{where}: deviation")
-    return Preparation(kind, **numbers)  # type: ignore[arg-type]
+    shorter_side = given.get("shorter_side")
+    if shorter_side is not None:
+        shorter_side = whole(shorter_side, f"{where}: shorter_side", least=max(input_shape[1:]), most=LONGEST_SIDE)
+    return Preparation(kind, **numbers, shorter_side=shorter_side)  # type: ignore[arg-type]
 
 
 def _classes(raw: object) -> tuple[str, ...] | None:

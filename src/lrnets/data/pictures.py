@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,9 +63,9 @@ class View:
     def _decoded(self, image: Image.Image) -> Image.Image:
         if image.mode not in EIGHT_BITS:
             raise ValueError(f"its pixels are {image.mode!r}, not 8 bits a channel")
-        scale = self.resize / min(image.size)
+        width, height = (-(-side * self.resize // min(image.size)) for side in image.size)  # rounded up
         # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in a fraction of the time; never below what is asked for.
-        image.draft(image.mode, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        image.draft(image.mode, (width, height))
         image.load()
         return _upright(image).convert("RGB")
 

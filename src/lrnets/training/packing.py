@@ -13,6 +13,7 @@ from torch import nn
 
 from lrnets.data import AnySplit, Data, Transform, Transforms
 from lrnets.data.augment import StandardizeChannels, scale, standardize
+from lrnets.data.disk_split import DiskSplit
 from lrnets.training.evaluation import error, inputs, transforms_of
 from lrnets.training.pipeline import load_by
 from lrnets.training.run_folder import RunFolder
@@ -68,20 +69,21 @@ def export_run(
     }  # fmt: skip
     told: dict[str, Any] = {}
     if to == "packed":
-        told = {"classes": data.classes, "preparation": _preparation(evaluation)}
+        told = {"classes": data.classes, "preparation": _preparation(evaluation, data.valid)}
     report = savers[to](net, example, path, activations=activations, calibration=calibration, **told)
     packed_error = _packed_error(net, path, data.valid, evaluation) if to == "packed" else None
     return ExportedRun(report, error(net, data.valid, evaluation), packed_error)
 
 
-def _preparation(evaluation: Transform) -> Preparation | None:
+def _preparation(evaluation: Transform, split: AnySplit) -> Preparation | None:
     """How a packed file says what an image goes through, if it can."""
     from lrnets.export import Preparation
 
+    shorter_side = split.view.resize if isinstance(split, DiskSplit) else None
     if isinstance(evaluation, StandardizeChannels):
-        return Preparation("fixed", evaluation.mean, evaluation.deviation)
+        return Preparation("fixed", evaluation.mean, evaluation.deviation, shorter_side)
     kind = PREPARATIONS.get(evaluation)
-    return None if kind is None else Preparation(kind)
+    return None if kind is None else Preparation(kind, shorter_side=shorter_side)
 
 
 def _packed_error(net: nn.Module, path: Path, split: AnySplit, transform: Transform) -> float:
