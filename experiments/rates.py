@@ -30,10 +30,11 @@ RECORDS = Path(__file__).parent / "records"
 LOGITS = (0.005, 0.015, 0.05)
 UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
+LOWER = (0.0002, *FLOATS)  # where 0.0006 was best
 RATES: Mapping[str, tuple[float, ...]] = {
     "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.15),
-    "binaryconnect": UNITS, "bnn": UNITS,
-    "bwn": FLOATS, "xnor": FLOATS, "twn": FLOATS, "ttq": FLOATS, "bitnet": FLOATS,
+    "binaryconnect": UNITS, "bnn": (*UNITS, 0.1), "twn": FLOATS,
+    "bwn": LOWER, "xnor": LOWER, "ttq": LOWER, "bitnet": LOWER,
     "gumbel-ternary": LOGITS, "gumbel-annealed-ternary": LOGITS, "gumbel-annealed-binary": LOGITS,
     "logderivative-ternary": (0.0003, 0.001, 0.005), "ebp": LOGITS,
     "gaussian": FLOATS, "fastdropout": FLOATS,

@@ -5,10 +5,10 @@ import io
 import numpy as np
 import pytest
 from image_files import encoded, pixels
+from lrnets_runtime.images import read_image
 from PIL import Image
 
 from lrnets.data.pictures import DamagedImageError, View
-from lrnets_runtime.images import read_image
 
 
 def test_without_scaling_the_square_is_a_slice_from_the_middle():

@@ -52,9 +52,9 @@ def _standardized(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def read_image(path: str | os.PathLike[str], shape: Shape, *, shorter_side: int | None = None) -> NDArray[np.uint8]:
     """A PNG or JPEG file as bytes of a shape (channels, height, width): grey or RGB, upright.
 
-    With a `shorter_side` (of the file's preparation) the picture is scaled until its shorter side has so many pixels, and
-    the middle is taken; else it is stretched. Needs Pillow. Transparency is ignored; scaling is bilinear, over the whole
-    area.
+    With a `shorter_side` (of the file's preparation) the picture is scaled until its shorter side has so many pixels,
+    and the middle is taken; else it is stretched. Needs Pillow. Transparency is ignored; scaling is bilinear, over the
+    whole area.
     """
     try:
         from PIL import Image, ImageOps
