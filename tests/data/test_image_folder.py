@@ -1,7 +1,9 @@
 """Image folders: what is found, what is refused, one mean and deviation, and the same bits from any workers."""
 
 import shutil
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from PIL import Image
 from lrnets.data import Batches, ImageFolder, load, stratified
 from lrnets.data.disk_split import DamagedImageWarning
 from lrnets.data.image_folder import images_a_second
+from lrnets.data.once import once
 
 SMALL = {"size": 8, "resize": 12, "valid_size": 6, "workers": 0}
 
@@ -73,6 +76,32 @@ def test_mean_and_deviation_are_numpys_and_are_computed_once(root, monkeypatch):
     with pytest.raises(TypeError):
         ImageFolder(root, **SMALL)
     assert not list(root.rglob(".*"))  # nothing is written to the data
+
+
+def refuse(path, *_):
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+@pytest.mark.parametrize("step", ["pathlib.Path.mkdir", "lrnets.data.once.turn", "lrnets.data.once.write_whole"])
+def test_where_notes_cannot_be_kept_they_are_made_each_time(tmp_path, monkeypatch, step):
+    monkeypatch.setattr(step, refuse if "mkdir" not in step else lambda path, **_: refuse(path))
+    made = []
+    for count in (1, 2):
+        assert once(tmp_path, "note", lambda: made.append(0) or b"content") == b"content"
+        assert len(made) == count
+
+
+def test_of_many_processes_at_once_one_makes_a_note(tmp_path):
+    made = []
+
+    def make() -> bytes:
+        time.sleep(0.1)
+        made.append(0)
+        return b"content"
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: once(tmp_path, "note", make), range(8))) == {b"content"}
+    assert len(made) == 1
 
 
 def test_workers_change_nothing(root):

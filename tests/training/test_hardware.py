@@ -2,9 +2,11 @@
 
 import pytest
 
-from lrnets.training.hardware import Hardware, is_first_process
+from lrnets.training.hardware import Hardware, is_first_process, restart_advice
 
-NAMES = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+NAMES = (
+    "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,8 @@ def test_torchrun_tells_devices_and_nodes_unless_asked_otherwise(monkeypatch):
         ({"RANK": "0", "LOCAL_RANK": "0"}, True),
         ({"RANK": "8", "LOCAL_RANK": "0"}, False),  # the first of a second machine
         ({"SLURM_PROCID": "3", "LOCAL_RANK": "0"}, False),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, False),  # Lightning's own, in a shell that SLURM gave
+        ({"SLURM_PROCID": "1", "RANK": "0"}, True),  # torchrun's, which SLURM started on another machine
         ({"LOCAL_RANK": "1"}, False),  # Lightning's own children
         ({"NODE_RANK": "1"}, False),
         ({"NODE_RANK": "0", "LOCAL_RANK": "0"}, True),
@@ -51,3 +55,12 @@ def test_a_batch_is_shared_evenly_or_refused_with_a_remedy():
         Hardware(devices=4).share_of(2)
     with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
         Hardware(devices=0)
+
+
+def test_restarts_that_may_fail_are_told_of(monkeypatch):
+    assert restart_advice() == ""
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in restart_advice()
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")  # what torchrun says if it was told
+    assert restart_advice() == ""

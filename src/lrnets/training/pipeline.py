@@ -23,7 +23,7 @@ from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
 from lrnets.training.evaluation import transforms_of
 from lrnets.training.finish import finish_fixed, finish_float, finish_random
-from lrnets.training.hardware import Hardware, is_first_process
+from lrnets.training.hardware import Hardware, is_first_process, restart_advice
 from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import STAGE_OPTIONS, FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
@@ -92,8 +92,9 @@ def run(
     parameters = sum(p.numel() for p in model.parameters())
     if writes:
         folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
-        if about := data.about():
-            say(about)
+        for note in (data.about(), restart_advice()):
+            if note:
+                say(note)
     else:
         say = _silence
 
@@ -171,6 +172,7 @@ def fit(
 
     from lrnets.training.module import Stage
     from lrnets.training.progress import bars, epoch_line, quiet_lightning
+    from lrnets.training.same_start import SameStart
     from lrnets.training.sync_norm import synced_norms
 
     def tell(figures: Mapping[str, float]) -> None:
@@ -178,6 +180,8 @@ def fit(
         say(epoch_line(label or name, settings.epochs, figures))
 
     several = hardware.processes > 1
+    last = folder.checkpoints(name) / "last.ckpt"
+    checkpoint = last if last.exists() else None
     keep_last = ModelCheckpoint(
         folder.checkpoints(name), filename="last", save_on_train_epoch_end=True, enable_version_counter=False
     )
@@ -186,13 +190,13 @@ def fit(
             accelerator=hardware.accelerator, devices=hardware.devices, num_nodes=hardware.nodes,
             precision=hardware.precision, strategy="ddp" if several else "auto", max_epochs=settings.epochs,
             enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
-            callbacks=[keep_last, *bars()], enable_progress_bar=bool(bars()), log_every_n_steps=50,
+            callbacks=[SameStart(name, checkpoint, folder.path), keep_last, *bars()],
+            enable_progress_bar=bool(bars()), log_every_n_steps=50,
             logger=TensorBoardLogger(folder.path, name="tensorboard", version=name),
         )  # fmt: skip
         stage = Stage(model, settings, data, transforms, batch_size=batch_size, seed=seed, tell=tell)
-        last = folder.checkpoints(name) / "last.ckpt"
         try:
-            trainer.fit(stage, ckpt_path=last if last.exists() else None, weights_only=True)
+            trainer.fit(stage, ckpt_path=checkpoint, weights_only=True)
         except SystemExit as exit:
             # Lightning turns Ctrl-C into an exit, and leaves the signal ignored.
             if isinstance(exit.__context__, KeyboardInterrupt):

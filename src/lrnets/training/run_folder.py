@@ -44,7 +44,8 @@ class RunFolder:
         if self.recipe_file.exists():
             if not resume:
                 raise FileExistsError(
-                    f"{self.path} holds a run already; --resume goes on with it, --out names another folder"
+                    f"{self.path} holds a run already; --resume goes on with it (--start-or-resume in jobs that are "
+                    "restarted), --out names another folder"
                 )
             old = self.read_recipe()
             if old != recipe:
