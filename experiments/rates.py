@@ -27,13 +27,14 @@ from lrnets.training.run_folder import RunFolder
 
 BUDGET = "search"
 RECORDS = Path(__file__).parent / "records"
-LOGITS = (0.005, 0.015, 0.05)
+LOGITS = (0.005, 0.015, 0.05, 0.15)
 UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
-LOWER = (0.0002, *FLOATS)  # where 0.0006 was best
+LOWER = (0.0002, *FLOATS)
+# Where the best rate was the last of its list, the next one was tried too.
 RATES: Mapping[str, tuple[float, ...]] = {
-    "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.15),
-    "binaryconnect": UNITS, "bnn": (*UNITS, 0.1), "twn": FLOATS,
+    "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5),
+    "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,
     "bwn": LOWER, "xnor": LOWER, "ttq": LOWER, "bitnet": LOWER,
     "gumbel-ternary": LOGITS, "gumbel-annealed-ternary": LOGITS, "gumbel-annealed-binary": LOGITS,
     "logderivative-ternary": (0.0003, 0.001, 0.005), "ebp": LOGITS,
