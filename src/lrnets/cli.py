@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lrnets.words import counted
+
 RESUME_HINTS = {
     "train": "; `lrnets train ... --resume` goes on from the last finished epoch",
     "table": "; the same command goes on from the last finished epochs",
@@ -310,14 +312,15 @@ def _table(args: argparse.Namespace) -> None:
     for path in outputs.write(table):
         print(f"written: {path}")
     if table.absent and not args.no_train:
-        raise RuntimeError(f"{len(table.absent)} runs are not in the table; the reasons stand below it")
+        raise RuntimeError(f"{counted(len(table.absent), 'run')} missing in the table; the reasons stand below it")
 
 
 def _figures(args: argparse.Namespace) -> None:
     from lrnets.figures.command import make_figures
 
     written = make_figures(args.folders, args.out, layers=args.layers, only=args.only)
-    print(f"{len(written)} figures in {args.out}, each as .svg, .png and .csv; captions in {args.out / 'captions.md'}")
+    count, captions = counted(len(written), "figure"), args.out / "captions.md"
+    print(f"{count} in {args.out}, each as .svg, .png and .csv; captions in {captions}")
 
 
 def _recipes(args: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from lrnets.figures.style import (
     whole_numbers,
 )
 from lrnets.figures.task import Task
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -60,8 +61,8 @@ def curves(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figu
     return Figure(
         f"entropy-over-training{suffix}",
         "Average entropy over training",
-        f"Average entropy of each layer's weights over {last} epochs of the discrete stage, in bits a weight: {ends} "
-        f"({source.label}). Epoch 0 is the start.",
+        f"Average entropy of each layer's weights over {counted(last, 'epoch')} of the discrete stage, in bits a "
+        f"weight: {ends} ({source.label}). Epoch 0 is the start.",
         f"One line a layer, entropy against epoch: {ends}.",
         draw,
         ("layer", "epoch", "bits"),
@@ -109,7 +110,8 @@ def heat_map(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Fi
         "Entropy, layer by layer",
         f"Average entropy of every layer after every epoch; dark is undecided. At the end most is in {ends} "
         f"({source.label}).",
-        f"A grid of {len(names)} layers by {len(epochs)} epochs, darker for more entropy; at the end most in {ends}.",
+        f"A grid of {counted(len(names), 'layer')} by {counted(len(epochs), 'epoch')}, darker for more entropy; at the "
+        f"end most in {ends}.",
         draw,
         ("layer", "epoch", "bits"),
         tuple((name, epoch, bits) for name, points in found.items() for epoch, bits in points),

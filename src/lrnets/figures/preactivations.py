@@ -21,6 +21,7 @@ from lrnets.figures.sources import ImpossibleError, Source, lr_layer
 from lrnets.figures.style import BLUE, INK, SKY, SOFT, VERMILION, legend_below, light_grid, new_figure
 from lrnets.figures.task import Task
 from lrnets.layers import LRLayer
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -55,7 +56,7 @@ class LayerFits:
     def neurons(self) -> str:
         seen = len({fit.neuron[1] for fit in self.fits})
         images = len({fit.neuron[0] for fit in self.fits})
-        where = f"on {images} image{'s' * (images > 1)}"
+        where = f"on {counted(images, 'image')}"
         return f"all {self.of} neurons {where}" if seen == self.of else f"{seen} of {self.of} neurons {where}"
 
 

@@ -20,6 +20,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # with the colours, for prin
 DASHES = ("-", "--", "-.", ":")
 # By what a weight may be; the hatches serve print without colours.
 KINDS = {"binary": (ORANGE, "//"), "ternary": (BLUE, ""), "float": (GREY, "..")}
+# By what is trained: the float network, the discrete weights, and single draws of them.
+FLOAT, DISCRETE, DRAW = VERMILION, BLUE, GREEN
 DOTS = 160  # an inch, of PNG files
 
 SETTINGS: Any = {

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from lrnets.figures.figure import Figure
 from lrnets.figures.sources import Source, difference
 from lrnets.figures.style import (
-    BLUE,
     CYCLE,
     DASHES,
+    DISCRETE,
+    DRAW,
+    FLOAT,
     MARKERS,
-    VERMILION,
     few_markers,
     legend_below,
     light_grid,
@@ -22,6 +23,7 @@ from lrnets.figures.style import (
     whole_numbers,
 )
 from lrnets.figures.task import Task
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -77,7 +79,7 @@ def of_run(source: Source, suffix: str = "") -> Figure:
         figure = new_figure(9.4, 3.6)
         loss, error = figure.subplots(1, 2)
         for (stage, what), points in lines.items():
-            colour = VERMILION if stage == "float" else BLUE
+            colour = DRAW if what == "valid_error_draw" else FLOAT if stage == "float" else DISCRETE
             name = STAGES[stage] if what == "loss" or stage == "float" else f"{STAGES[stage]}: {WORDS[what]}"
             dash, marker = (":", "s") if what == "valid_error_draw" else ("-", "o")
             _line(loss if what == "loss" else error, points, colour, dash, marker, name)
@@ -124,8 +126,9 @@ def lr_against_gumbel(group: Sequence[Source], suffix: str = "") -> Figure:
     return Figure(
         f"lr-against-gumbel{suffix}",
         "LR-net and Gumbel-softmax",
-        f"Training of {recipe.network}{width} on {recipe.data} for {count} epochs with LR-net and with Gumbel-softmax, "
-        f"from {start}, with the same settings (appendix A). Validation error after the last epoch: {ends}.",
+        f"Training of {recipe.network}{width} on {recipe.data} for {counted(count, 'epoch')} with LR-net and with "
+        f"Gumbel-softmax, from {start}, with the same settings (appendix A). Validation error after the last "
+        f"epoch: {ends}.",
         f"Lines of loss and of validation error against epoch, one a run. They end at: {ends}.",
         draw,
         ("run", "method", "epoch", "loss", "validation error (%)"),

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lrnets.figures.figure import Figure
-from lrnets.figures.style import BLUE, GREEN, SOFT, VERMILION, light_grid, new_figure, whole_numbers
+from lrnets.figures.style import DISCRETE, DRAW, FLOAT, SOFT, light_grid, new_figure, whole_numbers
 from lrnets.report.found import STAGES, Found
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,19 +44,19 @@ class Quantity:
 
 
 LOSS = (
-    Quantity("loss", "float", "float network", BLUE),
-    Quantity("loss", "stochastic", "discrete weights", VERMILION, marker="s"),
+    Quantity("loss", "float", "float network", FLOAT),
+    Quantity("loss", "stochastic", "discrete weights", DISCRETE, marker="s"),
 )
 ERROR = (
-    Quantity("valid_error", "float", "float network", BLUE),
-    Quantity("valid_error", "stochastic", "discrete network", VERMILION, marker="s"),
-    Quantity("valid_error_draw", "stochastic", "a draw", GREEN, "--", "^"),
+    Quantity("valid_error", "float", "float network", FLOAT),
+    Quantity("valid_error", "stochastic", "discrete network", DISCRETE, marker="s"),
+    Quantity("valid_error_draw", "stochastic", "a draw", DRAW, "--", "^"),
 )
 RATE = (
-    Quantity("lr", "float", "float network", BLUE),
-    Quantity("lr", "stochastic", "discrete weights", VERMILION, marker="s"),
+    Quantity("lr", "float", "float network", FLOAT),
+    Quantity("lr", "stochastic", "discrete weights", DISCRETE, marker="s"),
 )
-SHARPNESS = (Quantity("sharpness", "stochastic", "sharpness", VERMILION, marker="s"),)
+SHARPNESS = (Quantity("sharpness", "stochastic", "sharpness", DISCRETE, marker="s"),)
 
 
 def curves(found: Sequence[Found]) -> list[Figure]:
@@ -152,7 +153,7 @@ def _scale(axis: Axes, values: Sequence[float]) -> None:
 def _in_words(title: str, unit: str, drawn: Sequence[tuple[Quantity, Line]]) -> str:
     ends = [
         f"{quantity.label}{'' if line.seed is None else f', seed {line.seed}'}: "
-        f"from {line.y[0]:.3g} to {line.y[-1]:.3g} in {len(line.x)} epochs"
+        f"from {line.y[0]:.3g} to {line.y[-1]:.3g} in {counted(len(line.x), 'epoch')}"
         for quantity, line in drawn
     ]
     return f"{title}{unit} by epoch. {'; '.join(ends)}."
