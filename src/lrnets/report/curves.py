@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lrnets.figures.figure import Figure
-from lrnets.figures.style import DISCRETE, DRAW, FLOAT, SOFT, light_grid, new_figure, whole_numbers
+from lrnets.figures.style import DISCRETE, DRAW, FLOAT, SOFT, light_grid, new_figure, value_axis, whole_numbers
 from lrnets.report.found import STAGES, Found
 from lrnets.words import counted
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-WIDE = 10  # a range of so many times is drawn on a logarithmic axis
 SIZE = (4.4, 2.9)  # inches: as wide as a phone, and two beside each other on a desk
 MARKED = 40  # epochs up to which each has a marker
 
@@ -100,7 +99,7 @@ def _figure(found: Sequence[Found], name: str, title: str, about: str, quantitie
         for place, (quantity, line) in enumerate(drawn):
             first = all(other is not quantity for other, _ in drawn[:place])
             _draw_line(axis, quantity, line, label=quantity.label if first else None, alone=len(found) == 1)
-        _scale(axis, [y for _, line in drawn for y in line.y])
+        value_axis(axis, (y for _, line in drawn for y in line.y))
         if begin is not None:
             axis.axvline(begin, color=SOFT, linewidth=0.8, linestyle=":")
         axis.set_xlabel("epoch, over both stages" if begin is not None else "epoch")
@@ -136,18 +135,6 @@ def _draw_line(axis: Axes, quantity: Quantity, line: Line, *, label: str | None,
     marked = len(line.x) == 1 or (alone and len(line.x) <= MARKED)
     axis.plot(line.x, line.y, quantity.dashes, color=quantity.colour, marker=quantity.marker if marked else None,
               markersize=4, alpha=1.0 if alone else 0.65, label=label)  # fmt: skip
-
-
-def _scale(axis: Axes, values: Sequence[float]) -> None:
-    """Logarithmic if the values span more than a power of ten, from nought otherwise."""
-    from matplotlib.ticker import NullFormatter
-
-    if min(values) > 0 and max(values) / min(values) > WIDE:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axis.set_ylim(min(0.0, *values) if min(values) < 0 else 0.0, 1.08 * max(*values, 1e-9))
 
 
 def _in_words(title: str, unit: str, drawn: Sequence[tuple[Quantity, Line]]) -> str:
