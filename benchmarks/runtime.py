@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lrnets_runtime
 import numpy as np
@@ -37,10 +37,15 @@ from torch import nn
 import lrnets
 from lrnets import export
 from lrnets.bench import interleaved
+from lrnets.figures.style import BLUE, GRID, INK, ORANGE, SKY, SOFT, VERMILION, house_style, light_grid, new_figure
 from lrnets.methods.activations import SignConv2d, SignLinear
 from lrnets.methods.twin import filled
 from lrnets.models import cifar10_vgg, mnist_net
 from lrnets.tables import table
+from lrnets.words import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Call = Callable[[], Any]
 KINDS = ("float32", "int8", "signs")  # of activations
@@ -254,7 +259,7 @@ def short_table(figures: list[dict[str, Any]]) -> str:
     """Ratios as Markdown: a row a case, a column a batch and number of threads; missed aims are in bold."""
     kinds = sorted({(f["batch"], f["threads"]) for f in figures})
     found = {(f["case"], f["activations"], f["values"], f["batch"], f["threads"]): f for f in figures}
-    heads = [f"batch {batch}, {threads} thread{'s' * (threads > 1)}" for batch, threads in kinds]
+    heads = [f"batch {batch}, {counted(threads, 'thread')}" for batch, threads in kinds]
     lines = [f"| case | activations | weights | {' | '.join(heads)} | aim | bytes of the best rival | ours |"]
     lines += ["|---" * (6 + len(kinds)) + "|"]
     for case, activations, values in dict.fromkeys(key[:3] for key in found):
@@ -274,38 +279,49 @@ def _ratio(figure: dict[str, Any] | None) -> str:
     return f"**{text}**" if aim is not None and figure["ratio"] < aim else text
 
 
+PAIRS = (BLUE, SKY, VERMILION, ORANGE)  # a dark and a light one: one thread and two of each batch
+
+
 def plot(figures: list[dict[str, Any]], path: Path) -> None:
-    """How many times faster than the best rival; a line marks what was aimed at."""
-    import matplotlib.pyplot as plt
+    """How many times faster than the best rival: bars from 1, to the left if slower; a line marks the aim."""
+    with house_style():
+        bars(figures).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def bars(figures: list[dict[str, Any]]) -> Figure:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     kinds = sorted({(f["batch"], f["threads"]) for f in figures})
     order = [f["case"] for f in figures]
     labels = sorted({(f["case"], f["values"]) for f in figures}, key=lambda pair: (order.index(pair[0]), pair[1]))
-    figure, axes = plt.subplots(1, 2, figsize=(11, 0.5 * len(labels) + 1.6), sharey=True, layout="constrained")
-    colours = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00"]  # Okabe and Ito: told apart by everybody
+    height = 0.8 / len(kinds)
+    figure = new_figure(11, 0.5 * len(labels) + 1.6)
+    axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for panel, activations in zip(axes, ("float32", "int8")):
-        for f in figures:
-            if f["activations"] != activations:
-                continue
+        for f in (f for f in figures if f["activations"] == activations):
             kind = kinds.index((f["batch"], f["threads"]))
-            height = 0.8 / len(kinds)
             y = labels.index((f["case"], f["values"])) - 0.4 + (kind + 0.5) * height
-            panel.barh(y, f["ratio"], height, color=colours[kind % 4])
+            panel.barh(y, f["ratio"] - 1, height, left=1, color=PAIRS[kind % 4], edgecolor="white", linewidth=0.4)
             if (aim := aim_of(f)) is not None:
-                panel.plot([aim, aim], [y - height / 2, y + height / 2], color="black", linewidth=1.5)
-        panel.axvline(1, color="grey", linewidth=0.8)
-        panel.set(xscale="log", xlabel="times as fast as the fastest rival", title=f"{activations} activations")
+                panel.plot([aim, aim], [y - height / 2, y + height / 2], color=INK, linewidth=1.8)
+        for between in range(1, len(labels)):
+            panel.axhline(between - 0.5, color=GRID, linewidth=0.8, zorder=0)
+        panel.axvline(1, color=SOFT, linewidth=1)
+        panel.set(xscale="log", xlabel="← slower    times as fast as the fastest rival    faster →")
+        panel.set_title(f"{activations} activations")
         ticks = [0.5, 1, 2, 5, 10]
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
-        panel.spines[["top", "right"]].set_visible(False)
+        light_grid(panel, "x")
+        panel.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(len(labels)), [f"{case}, {values}" for case, values in labels])
-    axes[0].invert_yaxis()
-    handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=colours[i % 4]) for i in range(len(kinds))]
-    names = [f"batch {batch}, {threads} thread{'s' * (threads > 1)}" for batch, threads in kinds]
-    handles.append(plt.Line2D([], [], color="black", linewidth=1.5))
-    figure.legend(handles, [*names, "aim"], loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.savefig(path)
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)  # the first on top
+    names = [f"batch {batch}, {counted(threads, 'thread')}" for batch, threads in kinds]
+    handles: list[Any] = [Patch(color=PAIRS[i % 4], label=name) for i, name in enumerate(names)]
+    handles.append(Line2D([], [], color=INK, linewidth=1.8, label="aim"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
 
 
 def row(figure: dict[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 import lrnets_runtime
@@ -23,7 +22,8 @@ from numpy.typing import NDArray
 
 from lrnets.data import load
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "demo"))
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "demo")]
 AROUND = [(-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1)]  # clockwise from above
 INK = 215  # of 255, as far as a line goes: named best of 60 ... 215, on 300 training digits
 Points = list[tuple[float, float]]
@@ -86,18 +86,18 @@ def main() -> None:
     parser.add_argument("--part", choices=["train", "test"], default="test")
     args = parser.parse_args()
     from chromium_pipe import Chromium
-    from test_page import READY, draw
+    from demo_pages import READY
 
     data = load("mnist", args.data_dir)
     split = getattr(data, args.part)
     network = lrnets_runtime.load(args.packed)
     right = equal = as_is = 0
-    with tempfile.TemporaryDirectory() as profile, Chromium(Path(profile), width=390, touch=True) as browser:
-        browser.open(args.page.resolve(), READY)
+    with Chromium(phone=True) as browser:
+        browser.open(args.page, READY)
         for i in range(args.first, args.first + args.count):
             digit, label = split.images[i, 0].numpy(), str(int(split.labels[i]))
             browser.evaluate("clear()")
-            draw(browser, strokes_of(thinned(digit > INK)), finger=True)
+            browser.draw("paper", strokes_of(thinned(digit > INK)))
             answer = "bytes: Array.from(shown.bytes), outputs: shown.outputs, best: get('best').textContent"
             shown = browser.evaluate(f"({{ {answer} }})")
             image = np.array(shown["bytes"], np.uint8).reshape(1, *network.input_shape)

@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lrnets.data import TRANSFORMS, load
+from lrnets.figures.figure import Figure
+from lrnets.figures.style import CYCLE, GRID, SOFT, light_grid, new_figure
 from lrnets.layers import LRConv2d, LRLinear, lr_layers
 from lrnets.methods.gumbel import GumbelConv2d, GumbelLinear, set_temperature
 from lrnets.methods.log_derivative import LogDerivativeConv2d, LogDerivativeLinear, surrogate_loss
@@ -32,6 +34,7 @@ from lrnets.methods.sampled import log_probabilities
 from lrnets.models import mnist_net
 from lrnets.training.run_folder import read_weights
 from lrnets.weights import TERNARY, ValueSet
+from lrnets.whole_files import write_whole
 
 TEMPERATURES = (0.01, 0.1, 0.3, 0.5, 1.0)
 WARM_UP = 50  # passes before a running baseline counts
@@ -272,53 +275,75 @@ def read_rows(path: Path) -> list[Row]:
         ]
 
 
-COLOURS = {"LR-net": "#0072B2", "Gumbel-softmax": "#E69F00", "log-derivative": "#009E73"}  # Okabe and Ito
+COLOURS = dict(zip(("LR-net", "Gumbel-softmax", "log-derivative"), CYCLE))
 MARKERS = {"neuron": "o", "conv1": "^", "conv2": "s", "fc1": "D"}
 OFFSETS = {"neuron": 0.0, "conv1": -0.22, "conv2": 0.0, "fc1": 0.22}  # so that none hides another
+PANELS = (
+    ("enumerated", "variance", "(a) one neuron: variance", "variance / |exact gradient|²"),
+    ("enumerated", "bias", "(a) one neuron: bias", "|bias| / |exact gradient|"),
+    ("MNIST", "variance", "(b) MNIST network: variance", "variance / |mean LR gradient|²"),
+)
 
 
-def draw(rows: list[Row], out: Path) -> None:
+def picture(rows: list[Row]) -> Figure:
     """One row an estimator: variance and bias on the enumerated problem, variance in the network's layers."""
-    import matplotlib
+    panels = [panel for panel in PANELS if any(row.problem == panel[0] for row in rows)]
+    ours, *others = (row for row in rows if row.problem == "enumerated")  # LR-net is the first
+    rivals = [row.variance for row in others]
+    said = (
+        f"On the neuron whose gradient is known exactly, LR-net has a relative variance of {ours.variance:.2g} and a "
+        f"bias of {ours.bias:.1%}; the variances of the others are {min(rivals):.2g} to {max(rivals):.2g}"
+    )
+    return Figure(
+        "gradient-variance",
+        "Bias and variance of gradient estimators",
+        f"{said}. A hollow mark is an upper bound, twice the sampling noise.",
+        f"Points on logarithmic axes, a line an estimator. {said}.",
+        lambda: drawn(rows, panels),
+        tuple(field.name for field in fields(Row)),
+        tuple(tuple(asdict(row).values()) for row in rows),
+    )
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+
+def drawn(rows: list[Row], panels: list[tuple[str, str, str, str]]) -> Any:
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
 
     labels = list(dict.fromkeys(row.estimator for row in rows))
-    panels = [("enumerated", "variance", "(a) one neuron: variance / |exact gradient|²")]
-    panels += [("enumerated", "bias", "(a) one neuron: |bias| / |exact gradient|")]
-    panels += [("MNIST", "variance", "(b) MNIST network: variance / |mean LR gradient|²")]
-    panels = [panel for panel in panels if any(row.problem == panel[0] for row in rows)]
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels) + 1.2, 3.9), sharey=True, squeeze=False)
-    for axis, (problem, quantity, title) in zip(axes[0], panels):
+    figure = new_figure(3.6 * len(panels) + 1.6, 4.2)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (problem, quantity, title, label) in zip(axes, panels):
         for row in (row for row in rows if row.problem == problem):
             value = getattr(row, quantity)
             hidden = quantity == "bias" and value < 2 * row.bias_noise  # not to be told from sampling noise
             value = 2 * row.bias_noise if hidden else value
-            axis.plot(
-                value, labels.index(row.estimator) + OFFSETS[row.layer], "<" if hidden else MARKERS[row.layer],
-                markersize=8, color=COLOURS[row.estimator.split(",")[0]], markerfacecolor="none" if hidden else None,
-            )  # fmt: skip
-        axis.set_xscale("log")
-        axis.xaxis.set_minor_formatter(lambda x, _: "")
-        axis.set_title(title, fontsize=11)
-        axis.grid(axis="x", color="0.85")
-        axis.set_axisbelow(True)
+            colour = COLOURS[row.estimator.split(",")[0]]
+            axis.plot(value, labels.index(row.estimator) + OFFSETS[row.layer], "<" if hidden else MARKERS[row.layer],
+                      markersize=7, color=colour, markerfacecolor="white" if hidden else colour)  # fmt: skip
+        axis.set(xscale="log", title=title, xlabel=label)
+        axis.xaxis.set_major_formatter(LogFormatterSciNotation() if quantity == "variance" else "{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         if quantity == "bias":
-            axis.set_xlabel("hollow: an upper bound, twice the sampling noise")
             axis.set_xlim(0.005, 2)
-        elif problem == "MNIST":
-            names = [name for name in MARKERS if any(row.layer == name for row in rows if row.problem == problem)]
-            handles = [
-                plt.Line2D([], [], color="0.3", marker=MARKERS[name], linestyle="", label=name) for name in names
-            ]
-            axis.legend(handles=handles, fontsize=10)
-    axes[0][0].set_yticks(range(len(labels)), labels, fontsize=11)
-    axes[0][0].invert_yaxis()
-    figure.tight_layout()
-    for suffix in ("svg", "png"):
-        figure.savefig(out / f"gradient-variance.{suffix}", dpi=150)
-    plt.close(figure)
+        light_grid(axis, "x")
+        axis.tick_params(axis="y", length=0)
+        for place in range(1, len(labels)):
+            axis.axhline(place - 0.5, color=GRID, linewidth=0.8, zorder=0)
+    axes[0].set_yticks(range(len(labels)), labels)
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)  # LR-net on top
+    names = [name for name in MARKERS if any(row.layer == name for row in rows)]
+    handles = [Line2D([], [], color=SOFT, marker=MARKERS[name], linestyle="", label=name) for name in names]
+    handles.append(Line2D([], [], color=SOFT, marker="<", linestyle="", markerfacecolor="white",
+                          label="upper bound: twice the sampling noise"))  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def draw(rows: list[Row], out: Path) -> None:
+    """The picture as SVG and PNG."""
+    made = picture(rows)
+    write_whole(out / f"{made.name}.svg", made.svg().encode())
+    write_whole(out / f"{made.name}.png", made.png())
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ def float_layer(kind: type[LRLayer], **changes) -> nn.Module:
 def test_a_start_from_a_float_layer_keeps_its_mean_weights(kind, values):
     """Divided by the deviation, w starts a distribution of mean w where nothing is clipped; scaled, it is back.
 
-    |w| <= 0.2368 deviations is what clips nothing for all three value sets (see test_weights).
+    |w| <= 0.2368 deviations is what clips nothing for all three value sets (see test_weights_start).
     """
     own = float_layer(kind)
     layer = kind.from_plain(own, values, True)

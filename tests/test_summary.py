@@ -196,3 +196,20 @@ def test_an_impossible_input_is_named_and_the_model_left_as_it_was(ternary, size
     assert words in str(caught.value)
     assert ternary.training
     assert not any(module._forward_hooks for module in ternary.modules())
+
+
+@pytest.mark.parametrize(
+    ("build", "size"),
+    [
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (8,)),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), (3, 8, 8)),
+    ],
+)
+def test_layers_that_take_inputs_without_a_batch_are_packed_as_well(build, size):
+    """Torch's own take (features) and (channels, height, width), which a packed file does not."""
+    torch.manual_seed(0)
+    model = build()
+    lrnets.convert_(model, keep=[])
+    found = lrnets.summary(model, size)
+    assert found.problem is None
+    assert found == lrnets.summary(model, (1, *size))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lrnets.words import counted
+
 RESUME_HINTS = {
     "train": "; `lrnets train ... --resume` goes on from the last finished epoch",
     "table": "; the same command goes on from the last finished epochs",
@@ -42,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
+    def data_dir(sub: argparse.ArgumentParser, what: str = "where data sets are", more: str = "") -> None:
+        sub.add_argument("--data-dir", help=f"{what} (default: $LRNETS_DATA, or ~/.cache/lrnets){more}")
+
     train = verb(
         "train", _train, "Run a recipe: from data to a chosen discrete network.",
         "lrnets train mnist-ternary-quick --seed 1 --set discrete_stage.epochs=8",
@@ -57,9 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "--start-or-resume", action="store_true",
         help="go on with the run in the folder if it holds one, else start it: for jobs that are restarted",
     )  # fmt: skip
-    train.add_argument(
-        "--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets); the folder of imagenet's"
-    )
+    data_dir(train, more="; the folder of imagenet's")
     train.add_argument("--workers", type=int, help="processes that decode images, for each device (default: by cores)")
     train.add_argument("--devices", type=int, help="processes or GPUs on this machine (default: 1, or torchrun's)")
     train.add_argument("--nodes", type=int, help="machines (default: 1, or torchrun's)")
@@ -72,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--draws", type=int, default=20, help="networks to draw (default: 20)")
     evaluate.add_argument("--ensemble", type=_sizes, default=(1, 4, 16), metavar="K,K", help="sizes (default: 1,4,16)")
     evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
-    evaluate.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data_dir(evaluate)
     export = verb(
         "export", _export, "Write the chosen network of a run, or a packed file's, as a packed file, ONNX or C.",
         "lrnets export runs/mnist-ternary-quick/0 --to c --activations int8",
@@ -86,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activations", choices=["float32", "int8"],
         help="what layers hand on (default: float32, or FILE's own); int8 is calibrated on training data of RUN",
     )  # fmt: skip
-    export.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data_dir(export)
     run = verb(
         "run", _run, "Name the classes of images with a packed file; torch is not needed.",
         "lrnets run runs/mnist-ternary-quick/0/network.packed.safetensors digit.png more-digits/ --top 3",
@@ -136,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activations", choices=["float32", "int8"],
         help="what layers hand on (default: int8, calibrated on RUN's training data, or FILE's own)",
     )  # fmt: skip
-    demo.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data_dir(demo)
     table = verb(
         "table", _table, "Compare the methods: train what is missing, and show the paper's table with ours beside it.",
         "lrnets table mnist --methods lr-sharp-ternary twn --seeds 3 --compare lr-sharp-ternary twn --plot table.png",
@@ -147,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--budget", default="quick", help="quick or paper (default: quick)")
     table.add_argument("--out", type=Path, default=Path("runs/table"), help="where runs are (default: runs/table)")
     table.add_argument("--workers", type=int, default=2, help="runs at a time, which share the cores (default: 2)")
-    table.add_argument("--data-dir", help="where data sets are (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data_dir(table)
     table.add_argument(
         "--records", type=Path, metavar="DIR",
         help="keep finished runs here too, without networks; what is here is not trained again (for git)",
@@ -186,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         "lrnets data mnist --data-dir ~/data\n         lrnets data ~/imagenet --measure --to-shards ~/imagenet-shards",
     )  # fmt: skip
     data.add_argument("name", metavar="mnist|cifar10|FOLDER", help="FOLDER has train/<class>/* and val/<class>/*")
-    data.add_argument("--data-dir", help="where to put it (default: $LRNETS_DATA, or ~/.cache/lrnets)")
+    data_dir(data, "where to put it")
     data.add_argument("--measure", action="store_true", help="tell how many images of FOLDER are decoded in a second")
     data.add_argument("--workers", type=int, help="processes that decode (default: as many as there are cores)")
     data.add_argument("--size", type=int, default=224, help="pixels that a network sees (default: 224)")
@@ -309,14 +312,15 @@ def _table(args: argparse.Namespace) -> None:
     for path in outputs.write(table):
         print(f"written: {path}")
     if table.absent and not args.no_train:
-        raise RuntimeError(f"{len(table.absent)} runs are not in the table; the reasons stand below it")
+        raise RuntimeError(f"{counted(len(table.absent), 'run')} missing in the table; the reasons stand below it")
 
 
 def _figures(args: argparse.Namespace) -> None:
     from lrnets.figures.command import make_figures
 
     written = make_figures(args.folders, args.out, layers=args.layers, only=args.only)
-    print(f"{len(written)} figures in {args.out}, each as .svg, .png and .csv; captions in {args.out / 'captions.md'}")
+    count, captions = counted(len(written), "figure"), args.out / "captions.md"
+    print(f"{count} in {args.out}, each as .svg, .png and .csv; captions in {captions}")
 
 
 def _recipes(args: argparse.Namespace) -> None:

@@ -113,13 +113,25 @@ def summary(model: nn.Module, input_size: Sequence[int] | Tensor) -> Summary:
             row, scales = _summarise(name or type(module).__name__, module, new, *products.get(id(module), (0, 0)))
             rows.append(row)
             float_bytes += 4 * (row.weights + row.others - scales)
+    # Linear layers and convolutions of torch take an input without a batch as well; a packed file is for batches.
+    written = _written(model, example)
+    if isinstance(written, str) and not isinstance(input_size, Tensor):
+        batched = _written(model, example[None])
+        written = written if isinstance(batched, str) else batched
+    if isinstance(written, str):
+        return Summary(tuple(rows), float_bytes, problem=written)
+    layers, header = written
+    return Summary(_as_written(rows, layers), float_bytes, header)
+
+
+def _written(model: nn.Module, example: Tensor) -> tuple[Sequence[PackedLayer], int] | str:
+    """The layers and the header of the packed file; or why there is none."""
     try:
         from lrnets.export.sizes import packed_sizes
 
-        layers, header = packed_sizes(model, example)
+        return packed_sizes(model, example)
     except (ImportError, RuntimeError, TypeError, ValueError) as error:  # all that tracing and writing refuse
-        return Summary(tuple(rows), float_bytes, problem=str(error))
-    return Summary(_as_written(rows, layers), float_bytes, header)
+        return str(error)
 
 
 def _as_written(rows: Sequence[LayerSummary], layers: Sequence[PackedLayer]) -> tuple[LayerSummary, ...]:

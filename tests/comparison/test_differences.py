@@ -11,7 +11,7 @@ def test_three_seeds_by_hand():
     assert found.standard_error == pytest.approx(0.04 / 3**0.5)
     assert found.interval == pytest.approx((-0.14 - 4.303 * 0.04 / 3**0.5, -0.14 + 4.303 * 0.04 / 3**0.5))
     assert found.verdict().startswith("3 seeds: a has the lower error (95 % interval -0.239 to -0.041)")
-    assert "mean difference -0.140, standard error 0.023, 3 seed(s)" in str(found)
+    assert "mean difference -0.140, standard error 0.023, 3 seeds" in str(found)
     assert found.to_json()["errors"] == {"0": [0.5, 0.6], "1": [0.52, 0.7], "2": [0.48, 0.62]}
 
 

@@ -18,6 +18,7 @@ from lrnets.export import Preparation, save_packed
 
 needs_clang = pytest.mark.skipif(not (shutil.which("clang") and shutil.which("wasm-ld")), reason="no clang with lld")
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
+READY = "typeof network !== 'undefined' && network !== null && shown !== null"  # in a browser
 NODE = Path(__file__).with_name("node_page.js")
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from chromium_pipe import Chromium, needs_chromium
-from demo_pages import digit_net, drawn, images, needs_clang, pack
+from demo_pages import READY, digit_net, drawn, images, needs_clang, pack
 from lrnets_runtime.images import prepare
 from lrnets_runtime.packing import decode
 from torch import nn
@@ -17,7 +17,6 @@ from lrnets.demo.wasm import compile_network
 from lrnets.export.from_packed import from_packed
 
 pytestmark = [needs_clang, needs_chromium]
-READY = "typeof network !== 'undefined' && network !== null && shown !== null"
 SEVEN = [[(0.2, 0.2), (0.45, 0.21), (0.7, 0.2), (0.55, 0.5), (0.4, 0.8)]]
 FOUR = [[(0.3, 0.1), (0.25, 0.3), (0.2, 0.5), (0.5, 0.5), (0.8, 0.5)], [(0.6, 0.2), (0.6, 0.5), (0.6, 0.9)]]
 
@@ -39,29 +38,6 @@ def made(packed, folder, examples=()):
     return path
 
 
-def draw(browser, strokes, finger):
-    left, top, side = browser.evaluate("(({ left, top, width }) => [left, top, width])(paper.getBoundingClientRect())")
-    for stroke in strokes:
-        points = [{"x": left + x * side, "y": top + y * side} for x, y in stroke]
-        if finger:
-            for kind, at in [("touchStart", points[:1]), *(("touchMove", [p]) for p in points[1:]), ("touchEnd", [])]:
-                browser("Input.dispatchTouchEvent", type=kind, touchPoints=at)
-        else:
-            held = {"button": "left", "buttons": 1, "clickCount": 1}
-            browser("Input.dispatchMouseEvent", type="mousePressed", **points[0], **held)
-            for point in points[1:]:
-                browser("Input.dispatchMouseEvent", type="mouseMoved", **point, **held)
-            browser("Input.dispatchMouseEvent", type="mouseReleased", **points[-1], **held)
-    browser.frame()
-
-
-def press(browser, key, code, text=""):
-    for kind in ("keyDown", "keyUp"):
-        told = {"text": text} if kind == "keyDown" and text else {}
-        browser("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **told)
-    browser.frame()
-
-
 def assert_answered(browser, packed):
     """What the page shows for its image is the run-time's answer, to the bit; returns the image."""
     shown = browser.evaluate("({ bytes: Array.from(shown.bytes), outputs: shown.outputs })")
@@ -79,13 +55,13 @@ def assert_answered(browser, packed):
 
 
 @pytest.mark.parametrize("finger", [True, False])
-def test_what_is_drawn_is_answered_as_by_the_runtime(digits, tmp_path, finger):
+def test_what_is_drawn_is_answered_as_by_the_runtime(digits, finger):
     packed, path = digits
-    with Chromium(tmp_path, width=390 if finger else 1280, touch=finger) as browser:
+    with Chromium(phone=finger) as browser:
         browser.open(path, READY)
         assert browser.evaluate("get('best').textContent") == "?"
         before = browser.evaluate("scrollY")
-        draw(browser, SEVEN, finger)
+        browser.draw("paper", SEVEN)
         seven = assert_answered(browser, packed)
         assert seven[:, :8].max() > 0  # ink at the left ...
         assert seven[20:, 20:].max() == 0  # ... and none in the corner that a seven leaves
@@ -93,29 +69,29 @@ def test_what_is_drawn_is_answered_as_by_the_runtime(digits, tmp_path, finger):
         assert browser.evaluate("scrollY") == before  # a finger draws, and does not scroll
 
         browser.evaluate("get('clear').focus()")
-        press(browser, "Enter", 13, "\r")
+        browser.press("Enter", 13, "\r")
         assert browser.evaluate("[strokes.length, get('best').textContent]") == [0, "?"]
         assert not browser.evaluate("shown.bytes.some(Boolean)")
 
-        draw(browser, FOUR, finger)
+        browser.draw("paper", FOUR)
         four = assert_answered(browser, packed)
         assert browser.evaluate("strokes.length") == 2
         assert np.abs(four.astype(int) - seven).max() > 200
-        press(browser, "Escape", 27)
+        browser.press("Escape", 27)
         assert browser.evaluate("strokes.length") == 0
 
         browser.evaluate("document.querySelectorAll('#examples button')[1].click()")
         browser.frame()
         np.testing.assert_array_equal(assert_answered(browser, packed), images(2, 1, 28, 28)[1, 0])
-        draw(browser, SEVEN, finger)  # instead of the example
+        browser.draw("paper", SEVEN)  # instead of the example
         np.testing.assert_array_equal(assert_answered(browser, packed), seven)
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert browser.complaints == []
 
 
-def test_maps_and_kernels_are_painted(digits, tmp_path):
+def test_maps_and_kernels_are_painted(digits):
     packed, path = digits
-    with Chromium(tmp_path) as browser:
+    with Chromium() as browser:
         browser.open(path, READY)
         pixels = "Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
         red = f"(canvas) => {pixels}.filter((_, at) => at % 4 === 0)"
@@ -127,7 +103,7 @@ def test_maps_and_kernels_are_painted(digits, tmp_path):
         assert kernels == [[greys[int(w)] for w in kernel] for kernel in expected]
         lit = f"tiles.map((canvas) => {pixels}.reduce((a, b) => a + b, 0))"
         before = browser.evaluate(lit)
-        draw(browser, SEVEN, False)
+        browser.draw("paper", SEVEN)
         after = browser.evaluate(lit)
         assert sum(a != b for a, b in zip(before, after)) >= 4  # some kernel may see nothing
 
@@ -142,7 +118,7 @@ def test_a_picture_in_colour_is_chosen(tmp_path):
     colours[:] = 255, 0, 40
     Image.fromarray(colours).save(tmp_path / "picture.png")
     path = made(packed, tmp_path)
-    with Chromium(tmp_path / "profile") as browser:
+    with Chromium() as browser:
         browser.open(path, READY)
         node = browser("DOM.querySelector", nodeId=browser("DOM.getDocument")["root"]["nodeId"], selector="#file")
         browser("DOM.setFileInputFiles", files=[str(tmp_path / "picture.png")], nodeId=node["nodeId"])
@@ -152,11 +128,11 @@ def test_a_picture_in_colour_is_chosen(tmp_path):
         assert browser.complaints == []
 
 
-def test_without_webassembly_the_page_says_so(digits, tmp_path):
+def test_without_webassembly_the_page_says_so(digits):
     _, path = digits
-    with Chromium(tmp_path) as browser:
+    with Chromium() as browser:
         broken = "WebAssembly.instantiate = async () => { throw Error('no') }"
         browser("Page.addScriptToEvaluateOnNewDocument", source=broken)
         browser.open(path, "document.getElementById('lead')?.textContent.includes('cannot run the network: no')")
-        draw(browser, SEVEN, False)  # and nothing breaks
+        browser.draw("paper", SEVEN)  # and nothing breaks
         assert browser.complaints == []

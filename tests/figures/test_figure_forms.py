@@ -2,14 +2,16 @@
 
 import csv
 import io
+import math
 import re
 from xml.etree import ElementTree
 
 import matplotlib
+import pytest
 from PIL import Image
 
 from lrnets.figures import Figure
-from lrnets.figures.style import house_style, light_grid, new_figure
+from lrnets.figures.style import house_style, light_grid, new_figure, value_axis
 
 ROWS = (("a", 1, 0.1), ("b, with a comma", 2, 1 / 3))
 
@@ -69,3 +71,20 @@ def test_matplotlibs_settings_come_back():
     with house_style():
         assert matplotlib.rcParams["axes.spines.top"] is False
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "shown"),
+    [([0.6, 0.55], "linear", [0.0]), ([3.0, 0.2], "log", [0.2, 0.5, 1, 2]), ([3e-3, 2e-8], "log", [1e-7, 1e-5, 1e-3])],
+)
+def test_values_are_drawn_from_nought_or_on_a_logarithmic_axis(values, scale, shown):
+    axis = new_figure(4, 3).add_subplot()
+    axis.plot(values)
+    value_axis(axis, values)
+    low, high = axis.get_ylim()
+    ticks = [tick for tick in axis.get_yticks() if low <= tick <= high]
+    assert axis.get_yscale() == scale
+    assert low < min(values)
+    assert high > 1.05 * max(values)  # no marker is cut
+    assert all(any(math.isclose(tick, one) for tick in ticks) for one in shown)
+    assert len(ticks) < 13

@@ -15,6 +15,7 @@ from lrnets.comparison.rows import load_comparison
 from lrnets.comparison.runs import Run, runs_of, state_of, table_folder
 from lrnets.comparison.workers import LAUNCHER, train_all, wanting
 from lrnets.whole_files import write_whole
+from lrnets.words import counted
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def make_table(
         from lrnets.data import fetch
 
         fetch(comparison.start.recipe.data, data_dir)  # once, before several processes would
-        say(f"{len(todo)} runs to train, {workers} at a time, in {table_folder(comparison, out)}")
+        say(f"{counted(len(todo), 'run')} to train, {workers} at a time, in {table_folder(comparison, out)}")
         problems = train_all(todo, workers=workers, data_dir=data_dir, launcher=launcher, say=say)
     absent = {str(run): f"other settings: {detail}" for run, detail in changed.items()}
     absent |= {str(run): problem for run, problem in problems.items()}

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lrnets.comparison.runs import Run
+from lrnets.data.pictures import View
 from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder
 
 FILE = "cost.json"
 INPUTS = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-IMAGENET_SIZE = 224  # pixels, unless a recipe says otherwise
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cost:
 
 def input_shape(recipe: Recipe) -> tuple[int, ...]:
     """What the network of a recipe takes, without the batch."""
-    size = recipe.data_options.get("size", IMAGENET_SIZE)
+    size = recipe.data_options.get("size", View.size)  # of an image folder
     return INPUTS.get(recipe.data, (3, size, size))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrnets.tables import table
+from lrnets.words import counted
 
 FEWEST = 3  # seeds below which nothing is concluded
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom; beyond the last the normal distribution's 1.96 is near enough.
@@ -52,9 +53,7 @@ class Difference:
         """What may be concluded, in a sentence."""
         count = len(self.errors)
         if count < FEWEST:
-            return (
-                f"{count} seed{'' if count == 1 else 's'}: too few to conclude anything, at least {FEWEST} are needed"
-            )
+            return f"{counted(count, 'seed')}: too few to conclude anything, at least {FEWEST} are needed"
         assert self.mean is not None
         low, high = self.interval or (self.mean, self.mean)
         span = f"95 % interval {low:+.3f} to {high:+.3f}"
@@ -68,7 +67,9 @@ class Difference:
         lines = [table(("seed", f"{self.first} %", f"{self.second} %", "difference"), rows, right=(0, 1, 2, 3))]
         if self.mean is not None:
             error = "none from one seed" if self.standard_error is None else f"{self.standard_error:.3f}"
-            lines.append(f"mean difference {self.mean:+.3f}, standard error {error}, {len(self.errors)} seed(s)")
+            lines.append(
+                f"mean difference {self.mean:+.3f}, standard error {error}, {counted(len(self.errors), 'seed')}"
+            )
         lines.append(self.verdict())
         lines.append("(seeds vary training; the test images are the same, and chance in them is not counted)")
         return "\n".join(lines)

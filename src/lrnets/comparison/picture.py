@@ -55,13 +55,16 @@ def _drawn(results: Sequence[RowResult], title: str, form: str) -> bytes:
         # Beyond the diamond as well, which would cover it.
         right = min(max(found.error.mean + (found.error.deviation or 0.0), found.row.printed_error or 0.0), end)
         axis.annotate(text, (right, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9,
-                      annotation_clip=False)  # fmt: skip
+                      annotation_clip=False, zorder=2,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
     axis.set_yticks(range(len(results)), [found.row.label for found in results])
     axis.set_xlim(0, end)
     axis.set_ylim(len(results) - 0.4, -0.6)  # the first row on top
-    axis.set_xlabel("test error (%), mean ± deviation over seeds")
+    several = any(found.error.deviation is not None for found in results)
+    axis.set_xlabel(f"test error (%), {'mean ± deviation over seeds' if several else 'one seed'}")
     axis.set_title(title)
     light_grid(axis, "x")
+    axis.tick_params(axis="y", length=0)
     handles: list[object] = [
         Patch(facecolor=KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white", label=f"{kind} weights")
         for kind in KINDS if kind in used

@@ -10,6 +10,7 @@ from lrnets.comparison.differences import Difference
 from lrnets.comparison.results import RowResult
 from lrnets.comparison.rows import Comparison
 from lrnets.tables import table
+from lrnets.words import counted
 
 HEADER = (
     "method", "test error %", "paper %", "mode %", "draws %", "bits", "bytes", "multiplications", "minutes", "seeds",
@@ -63,7 +64,8 @@ class Table:
             "mode: the most probable network; draws: the mean of all draws, chosen or not",
             "paper: Table 1 of Shayer, Levi and Fetaya (2018), as printed",
             "bits: a weight, in the layers the method is for; bytes: of the packed file; multiplications: an image",
-            f"minutes: of a row's own training, without the {start.epochs} epochs of the float start that all share",
+            f"minutes: of a row's own training, without the {counted(start.epochs, 'epoch')} of the float start that "
+            "all share",
         ]
         begun = [found for found in self.results if found.start_error is not None]
         if begun:

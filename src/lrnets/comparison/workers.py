@@ -17,6 +17,7 @@ from lrnets.comparison.runs import Run, chosen, state_of
 from lrnets.cores import cores
 from lrnets.data.progress import Report, progress_bars
 from lrnets.training.run_folder import RunFolder
+from lrnets.words import counted
 
 try:
     import fcntl
@@ -94,7 +95,7 @@ class _Office:
             self.ended += 1
             if not self.stop.is_set():
                 how = problem or f"done, validation error {_validation_error(run):.2f} %"
-                self.say(f"{run}: {how} ({self.ended} of {len(self.todo)} runs{self._left()})")
+                self.say(f"{run}: {how} ({self.ended} of {counted(len(self.todo), 'run')}{self._left()})")
         return problem
 
     def _train(self, run: Run) -> str:

@@ -9,6 +9,7 @@ from lrnets.data.image_folder import CLASSES_FILE, ImageFolder, images_a_second
 from lrnets.data.image_list import FileList
 from lrnets.data.progress import progress_bars
 from lrnets.data.shards import write_shards
+from lrnets.words import counted
 
 NO_MATTER = (0.5, 0.5, 0.5)  # mean and deviation, which are for networks
 
@@ -26,7 +27,7 @@ def inspect_folder(
         for count in sorted({1, max(1, data.workers)}):
             pace = images_a_second(data.train, workers=count, seconds=5)
             yield (
-                f"{count} worker{'s' * (count > 1)}: {pace:.0f} images of {size} pixels a second, {pace / count:.0f} a "
+                f"{counted(count, 'worker')}: {pace:.0f} images of {size} pixels a second, {pace / count:.0f} a "
                 f"worker; all training images in {len(data.train) / pace / 60:.1f} minutes"
             )
     if shards is not None:

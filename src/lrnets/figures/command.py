@@ -11,6 +11,7 @@ from lrnets.figures.gather import gather
 from lrnets.figures.sources import Say, found_runs
 from lrnets.figures.style import require_matplotlib
 from lrnets.whole_files import write_whole
+from lrnets.words import counted
 
 CAPTIONS = "captions.md"
 
@@ -25,7 +26,7 @@ def make_figures(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{out} cannot be made a folder ({error.strerror}); name another with --out") from error
-    say(f"{len(runs)} run{'s' * (len(runs) > 1)} found")
+    say(f"{counted(len(runs), 'run')} found")
     figures = gather(runs, layers, say, only)
     if not figures:
         raise RuntimeError("no figure could be made; the reasons stand above")

@@ -11,7 +11,7 @@ from lrnets.data.known import known
 from lrnets.diagnostics import disagreement as weights_disagreement
 from lrnets.figures.figure import Figure
 from lrnets.figures.sources import ImpossibleError, Source
-from lrnets.figures.style import BLUE, INK, SOFT, VERMILION, light_grid, new_figure
+from lrnets.figures.style import BLUE, INK, VERMILION, light_grid, new_figure
 from lrnets.figures.task import Task
 from lrnets.training.examples import FILE, Answers, disagreement
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 18  # disputed images
+CLASSES = 30  # bars of them at most: of a thousand, those on which draws differ most
 
 
 def tasks(sources: Sequence[Source], layers: Sequence[str], suffix: str) -> Iterator[Task]:
@@ -42,15 +43,17 @@ def where(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figur
     classes = {} if answers is None else by_class(answers)
 
     def draw() -> matplotlib.figure.Figure:
-        rows = max(len(weights), len(classes))
-        figure = new_figure(9.4 if classes else 5.2, 1.5 + 0.32 * rows)
-        panels = figure.subplots(1, 2 if classes else 1, squeeze=False)[0]
+        most = dict(sorted(classes.items(), key=lambda item: -item[1])[:CLASSES]) if len(classes) > CLASSES else classes
+        rows = [len(shares) for shares in (weights, most) if shares]
+        figure = new_figure(6.4, sum(0.9 + 0.3 * count for count in rows))
+        panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
         _bars(panels[0], list(weights), list(weights.values()), BLUE, "Weights on which two draws differ",
-              "share of a layer's weights (%)", rows)  # fmt: skip
+              "share of a layer's weights (%)")  # fmt: skip
         if classes:
-            named = [_class_name(source, label) for label in classes]
-            _bars(panels[1], named, list(classes.values()), VERMILION, "Images on which draws differ",
-                  "share of a class's validation images (%)", rows)  # fmt: skip
+            named = [_class_name(source, label) for label in most]
+            some = f", the {CLASSES} classes with most" if most is not classes else ""
+            _bars(panels[1], named, list(most.values()), VERMILION, f"Images on which draws differ{some}",
+                  "share of a class's validation images (%)")  # fmt: skip
         return figure
 
     said = ", ".join(f"{name} {share:.1f} %" for name, share in weights.items())
@@ -94,8 +97,9 @@ def disputed(source: Source, suffix: str = "") -> Figure:
             truth = int(answers.valid_labels[index])
             axis.set_title(f"true: {_class_name(source, truth)}", fontsize=8.5, color=INK, loc="center", pad=3)
             told = [f"{_class_name(source, label)} ({count})" for label, count in votes[index][:3]]
+            wrong = votes[index][0][0] != truth
             axis.text(0.5, -0.04, ", ".join(told), transform=axis.transAxes, ha="center", va="top", fontsize=8,
-                      color=SOFT)  # fmt: skip
+                      color=VERMILION if wrong else INK, fontweight="bold" if wrong else "normal")  # fmt: skip
         return figure
 
     agree = float((disagreement(answers.valid) == 0).double().mean())
@@ -106,7 +110,7 @@ def disputed(source: Source, suffix: str = "") -> Figure:
     )
     said = (
         f"The {len(shown)} validation images on which the {len(answers.valid)} draws of {source.label} disagree most, "
-        f"with how many draws name which class"
+        f"with how many draws name which class; bold where most of them are wrong"
     )
     return Figure(
         f"disputed-images{suffix}",
@@ -152,16 +156,15 @@ def _class_name(source: Source, label: int) -> str:
     return names[label] if label < len(names) else str(label)
 
 
-def _bars(
-    axis: Axes, names: Sequence[str], shares: Sequence[float], colour: str, title: str, label: str, rows: int
-) -> None:
-    """Bars from the top, in a panel with room for `rows` of them, so that those of all panels are alike."""
+def _bars(axis: Axes, names: Sequence[str], shares: Sequence[float], colour: str, title: str, label: str) -> None:
+    """A bar a name, the first on top."""
     axis.barh(range(len(names)), shares, color=colour, height=0.66)
     top = max(shares) or 1.0
     for place, share in enumerate(shares):
-        axis.text(share + 0.015 * top, place, f"{share:.1f}", va="center", fontsize=8.5)
+        axis.text(share + 0.015 * top, place, f"{share:.1f}", va="center", fontsize=8.5,
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
     axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(rows - 0.4, -0.6)
+    axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_xlim(0, 1.12 * top)
     axis.set(title=title, xlabel=label)
     light_grid(axis, "x")

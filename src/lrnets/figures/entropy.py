@@ -13,6 +13,7 @@ from lrnets.figures.sources import Source
 from lrnets.figures.style import (
     BLUE,
     CYCLE,
+    DASHES,
     INK,
     MARKERS,
     VERMILION,
@@ -24,6 +25,7 @@ from lrnets.figures.style import (
     whole_numbers,
 )
 from lrnets.figures.task import Task
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -46,9 +48,10 @@ def curves(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figu
         axis = figure.add_subplot()
         for number, (name, points) in enumerate(found.items()):
             axis.plot(*zip(*points), color=CYCLE[number % len(CYCLE)], marker=MARKERS[number % len(MARKERS)],
-                      markevery=few_markers(len(points)), label=name)  # fmt: skip
+                      linestyle=DASHES[number % len(DASHES)], markevery=few_markers(len(points)),
+                      label=name)  # fmt: skip
         axis.set(title="Average entropy of a layer", xlabel="epoch", ylabel="bits a weight")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * max(bits for points in found.values() for _, bits in points) or 1)
         light_grid(axis)
         whole_numbers(axis)
         legend_below(figure, [axis], 6)
@@ -60,8 +63,8 @@ def curves(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figu
     return Figure(
         f"entropy-over-training{suffix}",
         "Average entropy over training",
-        f"Average entropy of each layer's weights over {last} epochs of the discrete stage, in bits a weight: {ends} "
-        f"({source.label}). Epoch 0 is the start.",
+        f"Average entropy of each layer's weights over {counted(last, 'epoch')} of the discrete stage, in bits a "
+        f"weight: {ends} ({source.label}). Epoch 0 is the start.",
         f"One line a layer, entropy against epoch: {ends}.",
         draw,
         ("layer", "epoch", "bits"),
@@ -109,7 +112,8 @@ def heat_map(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Fi
         "Entropy, layer by layer",
         f"Average entropy of every layer after every epoch; dark is undecided. At the end most is in {ends} "
         f"({source.label}).",
-        f"A grid of {len(names)} layers by {len(epochs)} epochs, darker for more entropy; at the end most in {ends}.",
+        f"A grid of {counted(len(names), 'layer')} by {counted(len(epochs), 'epoch')}, darker for more entropy; at the "
+        f"end most in {ends}.",
         draw,
         ("layer", "epoch", "bits"),
         tuple((name, epoch, bits) for name, points in found.items() for epoch, bits in points),
@@ -129,23 +133,25 @@ def with_and_without(without: Source, with_decay: Source, layers: Sequence[str] 
     """A panel a layer, with two lines each."""
     one, other = without.entropies(layers), with_decay.entropies(layers)
     names = [name for name in one if name in other]
-    kinds = (("without", one, VERMILION, "s", "--"), (decay_text(with_decay), other, BLUE, "o", "-"))
+    kinds = ((decay_text(with_decay), other, BLUE, "o", "-"), ("without", one, VERMILION, "s", "--"))
 
     def draw() -> matplotlib.figure.Figure:
         columns = min(3, len(names))
         lines = -(-len(names) // columns)
         figure = new_figure(3.3 * columns + 0.4, 2.7 * lines + 0.6)
-        panels = figure.subplots(lines, columns, squeeze=False).flatten()
+        panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
         for axis, name in zip(panels, names):
             for label, found, colour, marker, dash in kinds:
                 axis.plot(*zip(*found[name]), color=colour, marker=marker, linestyle=dash, label=label,
                           markevery=few_markers(len(found[name])))  # fmt: skip
             axis.set(title=name, xlabel="epoch")
-            axis.margins(y=0.15)
             light_grid(axis)
             whole_numbers(axis)
         for axis in panels[::columns]:
             axis.set_ylabel("bits a weight")
+        panels[0].set_ylim(
+            0, 1.08 * max(bits for found in (one, other) for name in names for _, bits in found[name]) or 1
+        )
         for axis in panels[len(names) :]:
             axis.set_visible(False)
         legend_below(figure, panels[:1])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lrnets.figures.figure import Figure
 from lrnets.figures.sources import ImpossibleError, Source
-from lrnets.figures.style import new_figure
+from lrnets.figures.style import SOFT, new_figure
 from lrnets.figures.task import Task
 
 if TYPE_CHECKING:
@@ -103,11 +103,17 @@ def _figure(name: str, panels: list[Panel], whose: str) -> Figure:
     count, channels, *size = panels[0][1].shape
 
     def draw() -> matplotlib.figure.Figure:
-        figure = new_figure(3.1 * len(panels), 3.4)
+        from matplotlib.patches import Patch
+
+        figure = new_figure(3.1 * len(panels), 3.4 if channels == 3 else 3.75)
         for axis, (title, kernels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             axis.imshow(sheet(kernels).numpy(), interpolation="nearest", vmin=0, vmax=1)
             axis.set_title(title, fontsize=10)
             axis.set_axis_off()
+        shades = [Patch(facecolor=str((level + 1) / 2), edgecolor=SOFT, label=f"{level:+d}" if level else "0")
+                  for level in (-1, 0, 1)]  # fmt: skip
+        if channels != 3:
+            figure.legend(handles=shades, loc="outside lower center", ncols=3)
         return figure
 
     found = [f"{title} {_shares(kernels)}" for title, kernels in panels if "float" not in title]

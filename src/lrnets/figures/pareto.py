@@ -94,8 +94,8 @@ def error_against_bits(sources: Sequence[Source], say: Say, suffix: str = "") ->
         for column in range(len(sizes)):
             _labels(axis, [point for point in points if place(point) == column], column, top)
         axis.set_xticks(range(len(sizes)), [f"{bits:g}" for bits in sizes])
-        axis.set(title="Test error against bits a weight", xlabel="bits a weight, in the layers a method is for",
-                 ylabel="test error (%)")  # fmt: skip
+        axis.set(title="Test error against bits a weight", ylabel="test error (%)")
+        axis.set_xlabel("bits a weight, in the layers a method is for (not to scale)")
         light_grid(axis)
         _legend(figure, axis, points)
         return figure
@@ -107,11 +107,12 @@ def error_against_bits(sources: Sequence[Source], say: Say, suffix: str = "") ->
         for p in points
     )  # fmt: skip
     recipe = sources[0].recipe
+    over = "mean and deviation over seeds" if any(len(p.error.values) > 1 for p in points) else "one seed each"
     return Figure(
         f"error-against-bits{suffix}",
         "Test error against bits a weight",
-        f"Test error of the network that each of {len(points)} methods ends in, chosen on validation data, mean and "
-        f"deviation over seeds, against the bits of a weight ({recipe.network}, {recipe.data}). On the front, where "
+        f"Test error of the network that each of {len(points)} methods ends in, chosen on validation data, "
+        f"{over}, against the bits of a weight ({recipe.network}, {recipe.data}). On the front, where "
         f"none is better in both: {named}.",
         f"Points of test error against bits a weight with a dashed front through: {named}.",
         draw,
@@ -179,7 +180,8 @@ def _labels(axis: Axes, points: Sequence[Point], column: int, top: float) -> Non
     for point, height in zip(points, heights):
         shown = min(point.error.mean, top)
         text = point.label + (f", {point.error} % ↑" if point.error.mean > top else "")
-        axis.plot([column + 0.04, column + 0.1], [shown, height], color=SOFT, linewidth=0.6, zorder=2)
+        if abs(height - shown) > 0.2 * LINE * top:  # moved: a line leads there
+            axis.plot([column + 0.04, column + 0.1], [shown, height], color=SOFT, linewidth=0.6, zorder=2)
         axis.text(
             column + 0.12, height, text, va="center", fontsize=8.5, zorder=4,
             fontweight="bold" if point.front else "normal",
@@ -196,4 +198,4 @@ def _legend(figure: matplotlib.figure.Figure, axis: Axes, points: Sequence[Point
         handles += axis.plot([], [], "s", color=KINDS["binary"][0], markersize=8, markerfacecolor="white",
                              label="activations are signs, too")  # fmt: skip
     handles += axis.plot([], [], "--", color=SOFT, linewidth=1, label="front: none is better in both")
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles) if len(handles) < 5 else 3)

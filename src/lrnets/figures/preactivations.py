@@ -21,6 +21,7 @@ from lrnets.figures.sources import ImpossibleError, Source, lr_layer
 from lrnets.figures.style import BLUE, INK, SKY, SOFT, VERMILION, legend_below, light_grid, new_figure
 from lrnets.figures.task import Task
 from lrnets.layers import LRLayer
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -55,7 +56,7 @@ class LayerFits:
     def neurons(self) -> str:
         seen = len({fit.neuron[1] for fit in self.fits})
         images = len({fit.neuron[0] for fit in self.fits})
-        where = f"on {images} image{'s' * (images > 1)}"
+        where = f"on {counted(images, 'image')}"
         return f"all {self.of} neurons {where}" if seen == self.of else f"{seen} of {self.of} neurons {where}"
 
 
@@ -157,11 +158,11 @@ def with_and_without(without: Source, with_decay: Source, suffix: str = "") -> F
         for axis, (label, fits) in zip(panels, kinds.items()):
             _histogram(axis, fits.shown, f"{name}, {label}")
         axis = panels[2]
-        for (label, fits), colour, dash in zip(kinds.items(), (VERMILION, BLUE), ("--", "-")):
+        for (label, fits), colour, dash in zip(reversed(kinds.items()), (BLUE, VERMILION), ("-", "--")):
             values = sorted(fits.distances)
             axis.step(values, [(i + 1) / len(values) for i in range(len(values))], color=colour, linestyle=dash,
                       label=label, where="post")  # fmt: skip
-        axis.set(title=f"{name}: {one.neurons}", xlabel="distance to the Gaussian", ylabel="share of neurons")
+        axis.set(title=f"{name}: {one.neurons}", xlabel="KS distance to the Gaussian", ylabel="share of neurons")
         axis.set_ylim(0, 1.02)
         axis.set_xlim(left=0)
         light_grid(axis, "both")
@@ -244,7 +245,7 @@ def _histogram(axis: Axes, fit: GaussianFit, title: str) -> None:
     light_grid(axis)
     axis.locator_params(axis="x", nbins=6)
     axis.locator_params(axis="y", nbins=6)
-    words = ((0.97, f"distance {fit.distance:.3f}", INK), (0.87, f"{fit.inputs} inputs", SOFT))
+    words = ((0.97, f"KS distance {fit.distance:.3f}", INK), (0.87, f"{fit.inputs} inputs", SOFT))
     for height, text, colour in words:
         axis.text(0.99, height, text, transform=axis.transAxes, ha="right", va="top", color=colour, fontsize=9,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip

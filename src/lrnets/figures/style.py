@@ -20,7 +20,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # with the colours, for prin
 DASHES = ("-", "--", "-.", ":")
 # By what a weight may be; the hatches serve print without colours.
 KINDS = {"binary": (ORANGE, "//"), "ternary": (BLUE, ""), "float": (GREY, "..")}
+# By what is trained: the float network, the discrete weights, and single draws of them.
+FLOAT, DISCRETE, DRAW = VERMILION, BLUE, GREEN
 DOTS = 160  # an inch, of PNG files
+WIDE = 10  # a range of so many times is drawn on a logarithmic axis
 
 SETTINGS: Any = {
     "font.family": ["DejaVu Sans"],
@@ -97,6 +100,20 @@ def whole_numbers(axis: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def value_axis(axis: Axes, values: Iterable[float]) -> None:
+    """From nought, with room above; logarithmic if the values span more than a power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = min(values := list(values)), max(values)
+    if low > 0 and high / low > WIDE:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < WIDE**2 else (1,)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(min(0.0, low), 1.08 * max(high, 1e-9))
 
 
 def legend_below(figure: Figure, axes: Iterable[Axes], columns: int = 4) -> None:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 from lrnets.figures.figure import Figure
 from lrnets.figures.sources import Source, difference
 from lrnets.figures.style import (
-    BLUE,
     CYCLE,
     DASHES,
+    DISCRETE,
+    DRAW,
+    FLOAT,
     MARKERS,
-    VERMILION,
+    SOFT,
     few_markers,
     legend_below,
     light_grid,
     new_figure,
+    value_axis,
     whole_numbers,
 )
 from lrnets.figures.task import Task
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -65,34 +69,36 @@ def of_run(source: Source, suffix: str = "") -> Figure:
     stages = [stage for stage in STAGES if (source.folder.path / "metrics" / f"{stage}.csv").exists()]
     epochs = {stage: source.epochs(stage, "loss", "valid_error") for stage in stages or ["stochastic"]}
     lines: dict[tuple[str, str], Points] = {}
-    before = 0
+    before = conversion = 0
     for stage, rows in epochs.items():
         for figure in ("loss", *WORDS):
             points = [(before + int(row["epoch"]), row[figure]) for row in rows if figure in row]
             if points:
                 lines[stage, figure] = points
-        before += int(rows[-1]["epoch"])
+        conversion, before = before, before + int(rows[-1]["epoch"])
 
     def draw() -> matplotlib.figure.Figure:
         figure = new_figure(9.4, 3.6)
         loss, error = figure.subplots(1, 2)
         for (stage, what), points in lines.items():
-            colour = VERMILION if stage == "float" else BLUE
+            colour = DRAW if what == "valid_error_draw" else FLOAT if stage == "float" else DISCRETE
             name = STAGES[stage] if what == "loss" or stage == "float" else f"{STAGES[stage]}: {WORDS[what]}"
             dash, marker = (":", "s") if what == "valid_error_draw" else ("-", "o")
             _line(loss if what == "loss" else error, points, colour, dash, marker, name)
-        _dress(loss, "Training loss", "loss")
-        _dress(error, "Validation error", "error (%)")
+        for axis in (loss, error) if conversion else ():
+            axis.axvline(conversion + 0.5, color=SOFT, linewidth=0.8, linestyle=":", label="conversion")
+        _dress(loss, "Training loss", "loss", _values(lines, "loss"))
+        _dress(error, "Validation error", "error (%)", _values(lines, *WORDS))
         legend_below(figure, [error])
         return figure
 
+    stages_said = "both stages in a row" if conversion else f"of the {STAGES[next(iter(epochs))]}"
     last = {name: points[-1][1] for name, points in lines.items()}
     ends = ", ".join(f"{STAGES[stage]} {value:.2f} %" for (stage, what), value in last.items() if what == "valid_error")
     return Figure(
         f"training{suffix}",
         "Loss and validation error over training",
-        f"Loss and validation error after every epoch, both stages in a row ({source.label}). Last validation error: "
-        f"{ends}.",
+        f"Loss and validation error after every epoch, {stages_said} ({source.label}). Last validation error: {ends}.",
         f"Lines of loss and of validation error against epoch. They end at a validation error of: {ends}.",
         draw,
         ("stage", "figure", "epoch", "value"),
@@ -111,8 +117,8 @@ def lr_against_gumbel(group: Sequence[Source], suffix: str = "") -> Figure:
             for axis, what in ((loss, "loss"), (error, "valid_error")):
                 points = [(int(row["epoch"]), row[what]) for row in rows]
                 _line(axis, points, CYCLE[number % len(CYCLE)], DASHES[number % 4], MARKERS[number % 8], source.label)
-        _dress(loss, "Training loss", "loss")
-        _dress(error, "Validation error", "error (%)")
+        _dress(loss, "Training loss", "loss", [row["loss"] for rows in found.values() for row in rows])
+        _dress(error, "Validation error", "error (%)", [row["valid_error"] for rows in found.values() for row in rows])
         legend_below(figure, [loss])
         return figure
 
@@ -124,8 +130,9 @@ def lr_against_gumbel(group: Sequence[Source], suffix: str = "") -> Figure:
     return Figure(
         f"lr-against-gumbel{suffix}",
         "LR-net and Gumbel-softmax",
-        f"Training of {recipe.network}{width} on {recipe.data} for {count} epochs with LR-net and with Gumbel-softmax, "
-        f"from {start}, with the same settings (appendix A). Validation error after the last epoch: {ends}.",
+        f"Training of {recipe.network}{width} on {recipe.data} for {counted(count, 'epoch')} with LR-net and with "
+        f"Gumbel-softmax, from {start}, with the same settings (appendix A). Validation error after the last "
+        f"epoch: {ends}.",
         f"Lines of loss and of validation error against epoch, one a run. They end at: {ends}.",
         draw,
         ("run", "method", "epoch", "loss", "validation error (%)"),
@@ -145,13 +152,17 @@ def same_start(group: Sequence[Source]) -> bool:
     return len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
 
 
+def _values(lines: dict[tuple[str, str], Points], *names: str) -> list[float]:
+    return [value for (_, what), points in lines.items() if what in names for _, value in points]
+
+
 def _line(axis: Axes, points: Points, colour: str, dash: str, marker: str, label: str) -> None:
     axis.plot(*zip(*points), color=colour, linestyle=dash, marker=marker, markevery=few_markers(len(points)),
               label=label)  # fmt: skip
 
 
-def _dress(axis: Axes, title: str, label: str) -> None:
+def _dress(axis: Axes, title: str, label: str, values: Sequence[float]) -> None:
     axis.set(title=title, xlabel="epoch", ylabel=label)
-    axis.set_ylim(bottom=0)
+    value_axis(axis, values)
     light_grid(axis)
     whole_numbers(axis)

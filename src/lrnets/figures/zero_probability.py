@@ -56,7 +56,7 @@ def histograms(source: Source, layers: Sequence[str] = (), suffix: str = "") -> 
         columns = min(3, len(names))
         lines = -(-len(names) // columns)
         figure = new_figure(max(4.6, 3.4 * columns), 2.6 * lines + 0.6)
-        panels = figure.subplots(lines, columns, squeeze=False).flatten()
+        panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
         for axis, name in zip(panels, names):
             start, end = (100 * shares[name, when] for when in networks)
             axis.stairs(end.tolist(), edges.tolist(), fill=True, color=BLUE, alpha=0.75, label="after training")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lrnets.figures.figure import Figure
-from lrnets.figures.style import BLUE, GREEN, SOFT, VERMILION, light_grid, new_figure, whole_numbers
+from lrnets.figures.style import DISCRETE, DRAW, FLOAT, SOFT, light_grid, new_figure, value_axis, whole_numbers
 from lrnets.report.found import STAGES, Found
+from lrnets.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-WIDE = 10  # a range of so many times is drawn on a logarithmic axis
 SIZE = (4.4, 2.9)  # inches: as wide as a phone, and two beside each other on a desk
 MARKED = 40  # epochs up to which each has a marker
 
@@ -43,19 +43,19 @@ class Quantity:
 
 
 LOSS = (
-    Quantity("loss", "float", "float network", BLUE),
-    Quantity("loss", "stochastic", "discrete weights", VERMILION, marker="s"),
+    Quantity("loss", "float", "float network", FLOAT),
+    Quantity("loss", "stochastic", "discrete weights", DISCRETE, marker="s"),
 )
 ERROR = (
-    Quantity("valid_error", "float", "float network", BLUE),
-    Quantity("valid_error", "stochastic", "discrete network", VERMILION, marker="s"),
-    Quantity("valid_error_draw", "stochastic", "a draw", GREEN, "--", "^"),
+    Quantity("valid_error", "float", "float network", FLOAT),
+    Quantity("valid_error", "stochastic", "discrete network", DISCRETE, marker="s"),
+    Quantity("valid_error_draw", "stochastic", "a draw", DRAW, "--", "^"),
 )
 RATE = (
-    Quantity("lr", "float", "float network", BLUE),
-    Quantity("lr", "stochastic", "discrete weights", VERMILION, marker="s"),
+    Quantity("lr", "float", "float network", FLOAT),
+    Quantity("lr", "stochastic", "discrete weights", DISCRETE, marker="s"),
 )
-SHARPNESS = (Quantity("sharpness", "stochastic", "sharpness", VERMILION, marker="s"),)
+SHARPNESS = (Quantity("sharpness", "stochastic", "sharpness", DISCRETE, marker="s"),)
 
 
 def curves(found: Sequence[Found]) -> list[Figure]:
@@ -99,7 +99,7 @@ def _figure(found: Sequence[Found], name: str, title: str, about: str, quantitie
         for place, (quantity, line) in enumerate(drawn):
             first = all(other is not quantity for other, _ in drawn[:place])
             _draw_line(axis, quantity, line, label=quantity.label if first else None, alone=len(found) == 1)
-        _scale(axis, [y for _, line in drawn for y in line.y])
+        value_axis(axis, (y for _, line in drawn for y in line.y))
         if begin is not None:
             axis.axvline(begin, color=SOFT, linewidth=0.8, linestyle=":")
         axis.set_xlabel("epoch, over both stages" if begin is not None else "epoch")
@@ -137,22 +137,10 @@ def _draw_line(axis: Axes, quantity: Quantity, line: Line, *, label: str | None,
               markersize=4, alpha=1.0 if alone else 0.65, label=label)  # fmt: skip
 
 
-def _scale(axis: Axes, values: Sequence[float]) -> None:
-    """Logarithmic if the values span more than a power of ten, from nought otherwise."""
-    from matplotlib.ticker import NullFormatter
-
-    if min(values) > 0 and max(values) / min(values) > WIDE:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axis.set_ylim(min(0.0, *values) if min(values) < 0 else 0.0, 1.08 * max(*values, 1e-9))
-
-
 def _in_words(title: str, unit: str, drawn: Sequence[tuple[Quantity, Line]]) -> str:
     ends = [
         f"{quantity.label}{'' if line.seed is None else f', seed {line.seed}'}: "
-        f"from {line.y[0]:.3g} to {line.y[-1]:.3g} in {len(line.x)} epochs"
+        f"from {line.y[0]:.3g} to {line.y[-1]:.3g} in {counted(len(line.x), 'epoch')}"
         for quantity, line in drawn
     ]
     return f"{title}{unit} by epoch. {'; '.join(ends)}."

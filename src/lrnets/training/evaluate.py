@@ -26,6 +26,7 @@ from lrnets.training.evaluation import errors_of, mend_norms, probabilities, tra
 from lrnets.training.pipeline import build_network, convert_by, load_by
 from lrnets.training.run_folder import RunFolder, environment
 from lrnets.training.stored import load_into, require_finished
+from lrnets.words import counted
 
 Judged = dict[str, tuple[Tensor, Tensor]]  # by part: probabilities (n, classes) in float64, and labels (n,)
 
@@ -187,7 +188,7 @@ def _draw(
             report("draws", drawn, draws)
             expected = draws * (time.perf_counter() - start)
             if drawn == 1 and expected > 2:
-                say(f"{draws} draws, about {math.ceil(expected)} s")
+                say(f"{counted(draws, 'draw')}, about {math.ceil(expected)} s")
     return found, means
 
 

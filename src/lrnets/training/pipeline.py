@@ -27,6 +27,7 @@ from lrnets.training.hardware import Hardware, is_first_process, restart_advice
 from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import STAGE_OPTIONS, FloatStage, Recipe
 from lrnets.training.run_folder import RunFolder, read_weights
+from lrnets.words import counted
 
 Say = Callable[[str], None]
 
@@ -137,7 +138,7 @@ def run(
         results = finish_float(recipe, folder, float_net, data, transforms)
     else:
         if is_random(model):
-            say(f"drawing {recipe.draws} networks, to choose the best on validation data")
+            say(f"drawing {counted(recipe.draws, 'network')}, to choose the best on validation data")
             results = finish_random(recipe, folder, float_net, model, data, transforms)
         else:
             say(f"method {recipe.method} draws nothing: its one discrete network is the result")

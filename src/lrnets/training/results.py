@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lrnets.words import counted
+
 
 def results_header(results: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns; top-5 errors are of data with many classes."""
@@ -24,7 +26,7 @@ def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if "draws" in results:
         count = results["draws"]
         errors = (_spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
-        rows.insert(2, (f"{count} draws", *errors, f"{size:,}"))
+        rows.insert(2, (counted(count, "draw"), *errors, f"{size:,}"))
         rows.append((f"ensemble of {count}", "", f"{test['ensemble']:.2f} %", f"{count * size:,}"))
     top5 = dict(results.get("test_top5_error", {}))
     if not top5:
