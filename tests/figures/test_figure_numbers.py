@@ -148,6 +148,7 @@ def test_figure_one_has_both_layers_at_both_times_and_shares_that_add_up(sources
         for column in (4, 5):
             assert sum(row[column] for row in figure.rows if row[:2] == part) == pytest.approx(1, abs=1e-3)
     assert "25 inputs" in figure.caption
+    assert {row[0] for row in preactivations.first_and_last(sources["decay/0"], ["conv*"]).rows} == {"conv1", "conv2"}
 
 
 def test_figure_two_compares_the_same_neurons_and_tells_which_fits_better(sources):
@@ -162,6 +163,8 @@ def test_figure_two_compares_the_same_neurons_and_tells_which_fits_better(source
     assert f"median {np.median(one):.3f} without, {np.median(other):.3f} with" in figure.caption
     assert "closer with decay" in figure.caption
     assert "not closer" not in figure.caption
+    other_layer = preactivations.with_and_without(sources["no-decay/0"], sources["decay/0"], ["conv2"])
+    assert {row[0] for row in other_layer.rows} == {"conv2"}
     swapped = preactivations.with_and_without(sources["decay/0"], sources["no-decay/0"])
     assert "not closer with decay" in swapped.caption
 

@@ -40,14 +40,14 @@ def _tasks(sources: Sequence[Source], layers: Sequence[str], say: Say) -> Iterat
     for source in firsts:
         suffix = f"-{source.slug}" if len(firsts) > 1 else ""
         yield from training.tasks([source], suffix)
-        yield from preactivations.tasks([source], suffix)
+        yield from preactivations.tasks([source], layers, suffix)
         yield from kernels.tasks([source], suffix)
         yield from entropy.tasks([source], layers, suffix)
         yield from zero_probability.tasks([source], layers, suffix)
         yield from draws.tasks([source], layers, suffix)
     if len(sources) < 2:
         return
-    pairs = [*preactivations.pair_tasks(firsts), *entropy.pair_tasks(firsts, layers)]
+    pairs = [*preactivations.pair_tasks(firsts, layers), *entropy.pair_tasks(firsts, layers)]
     yield from pairs or [Task("with-and-without-decay", partial(_refuse, no_decayed_pair, firsts))]
     yield from kernels.pair_tasks(firsts)
     yield from [*training.rival_tasks(firsts)] or [Task("lr-against-gumbel", partial(_refuse, no_rivals, firsts))]

@@ -60,18 +60,18 @@ class LayerFits:
         return f"all {self.of} neurons {where}" if seen == self.of else f"{seen} of {self.of} neurons {where}"
 
 
-def tasks(sources: Sequence[Source], suffix: str) -> Iterator[Task]:
+def tasks(sources: Sequence[Source], layers: Sequence[str], suffix: str) -> Iterator[Task]:
     """Figure 1 for LR-nets: other methods have no such approximation."""
     for source in sources:
         if source.recipe.method == "lr":
-            yield Task(f"preactivation-gaussian{suffix}", partial(first_and_last, source, suffix))
+            yield Task(f"preactivation-gaussian{suffix}", partial(first_and_last, source, layers, suffix))
 
 
-def pair_tasks(sources: Sequence[Source]) -> Iterator[Task]:
+def pair_tasks(sources: Sequence[Source], layers: Sequence[str]) -> Iterator[Task]:
     """Figure 2 for every pair of runs with and without probability decay."""
     for without, with_decay, suffix in decayed_pairs([source for source in sources if source.recipe.method == "lr"]):
         name = f"preactivation-with-and-without-decay{suffix}"
-        yield Task(name, partial(with_and_without, without, with_decay, suffix))
+        yield Task(name, partial(with_and_without, without, with_decay, layers, suffix))
 
 
 def fits_of(model: nn.Module, layer: str, inputs: Tensor, *, like: LayerFits | None = None) -> LayerFits:
@@ -107,9 +107,9 @@ def fits_of(model: nn.Module, layer: str, inputs: Tensor, *, like: LayerFits | N
     return LayerFits(layer, tuple(fits), fit(shown, DRAWS), len(_channels(module)))
 
 
-def first_and_last(source: Source, suffix: str = "") -> Figure:
-    """Figure 1: the first and the last hidden layer, at the start and at the end of training."""
-    names = source.layers()
+def first_and_last(source: Source, layers: Sequence[str] = (), suffix: str = "") -> Figure:
+    """Figure 1: the first and the last hidden layer, or of those named, at the start and at the end of training."""
+    names, kinds = source.layers(layers), _kinds(source)
     chosen = list(dict.fromkeys([names[0], names[-1]]))
     networks = [("after training", source.trained)]
     with suppress(OSError, ValueError):  # the end is what counts
@@ -121,8 +121,7 @@ def first_and_last(source: Source, suffix: str = "") -> Figure:
         figure = new_figure(4.6 * len(chosen), 2.9 * len(networks) + 0.4)
         panels = figure.subplots(len(networks), len(chosen), squeeze=False)
         for (when, name), axis in zip(found, panels.flatten()):
-            kind = "first" if name == names[0] else "last"
-            _histogram(axis, found[when, name].shown, f"{kind} hidden layer ({name}), {when}")
+            _histogram(axis, found[when, name].shown, f"{kinds.get(name, 'layer')} ({name}), {when}")
         legend_below(figure, panels.flatten()[:1])
         return figure
 
@@ -145,9 +144,15 @@ def first_and_last(source: Source, suffix: str = "") -> Figure:
     )
 
 
-def with_and_without(without: Source, with_decay: Source, suffix: str = "") -> Figure:
-    """Figure 2: the same neuron of the first hidden layer, and the distances of all neurons of that layer."""
-    name = without.layers()[0]
+def _kinds(source: Source) -> dict[str, str]:
+    """What the outermost layers are called; the only one is the first."""
+    names = source.layers()
+    return {names[-1]: "last hidden layer"} | {names[0]: "first hidden layer"}
+
+
+def with_and_without(without: Source, with_decay: Source, layers: Sequence[str] = (), suffix: str = "") -> Figure:
+    """Figure 2: the same neuron of the first layer (of those named), and the distances of all neurons of that layer."""
+    name = without.layers(layers)[0]
     one = fits_of(without.trained, name, without.examples.inputs)
     other = fits_of(with_decay.trained, name, with_decay.examples.inputs, like=one)
     kinds = {"without probability decay": one, decay_text(with_decay): other}
