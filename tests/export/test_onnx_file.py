@@ -13,91 +13,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from export_networks import (
-    BasicBlock,
-    Branches,
     Lambda,
-    PreActivation,
-    ResNet,
-    audio_net,
     drawn,
-    mobile_net,
     with_statistics,
 )
 from lrnets_runtime import reference
-from lrnets_runtime.graph import Add, Concat, Graph
-from lrnets_runtime.shapes import infer_shapes
+from onnx_sessions import NETWORKS, assert_computes, built, onnx, onnxruntime, operators, random, run
 from torch import Tensor, nn
 
 import lrnets
 from lrnets.export import OnnxReport, UnsupportedError, save_onnx
-from lrnets.export.calibrate import calibrate
-from lrnets.export.fold import fold, quantize_weights
 from lrnets.export.onnx_graph import OnnxWriter
-from lrnets.export.trace import Traced, trace
-from lrnets.models import mnist_net
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "mnist": (mnist_net, (1, 28, 28)),
-    "resnet": (ResNet, (3, 16, 16)),
-    "pre-activation": (PreActivation, (3, 8, 8)),
-    "branches": (Branches, (3, 8, 8)),
-    "mobile": (mobile_net, (3, 8, 8)),
-    "audio": (audio_net, (2, 20)),
-}
-
-
-def random(*shape: int, seed: int = 5) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def built(name: str, values: object = "ternary") -> tuple[nn.Module, Tensor]:
-    torch.manual_seed(0)
-    build, shape = NETWORKS[name]
-    return drawn(build(), values), random(4, *shape)
-
-
-def session(model: Path | bytes, optimised: Path | None = None) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    if optimised is not None:
-        options.optimized_model_filepath = str(optimised)
-    return onnxruntime.InferenceSession(
-        model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def run(path: Path, x: Tensor) -> np.ndarray:
-    return session(path).run(None, {"input": x.numpy()})[0]
-
-
-def assert_computes(path: Path, net: nn.Module, x: Tensor) -> None:
-    """onnxruntime's output is that of the network in float64, up to float32's rounding."""
-    with torch.no_grad():
-        expected = net.double()(x.double()).numpy()
-    net.float()
-    outputs = run(path, x)
-    assert outputs.shape == expected.shape
-    assert np.abs(outputs - expected).max() <= 1e-5 * max(1, np.abs(expected).max())
-
-
-def operators(path: Path, optimised: Path | None = None) -> list[str]:
-    """Kinds of nodes in the file, or those that onnxruntime makes of them."""
-    if optimised is not None:
-        session(path, optimised)
-    return [node.op_type for node in onnx.load(optimised or path).graph.node]
-
-
-def on_bytes(net: nn.Module, x: Tensor, calibration: Tensor) -> Traced:
-    """The graph that activations="int8" writes."""
-    traced = quantize_weights(fold(trace(net, x)))
-    steps = calibrate(*traced, [calibration])
-    return Traced(
-        Graph(*(getattr(traced.graph, f) for f in ("input", "input_shape", "output", "nodes")), steps), traced[1]
-    )
-
 
 # Networks.
 
@@ -325,95 +251,6 @@ def test_the_file_says_what_it_needs(tmp_path: Path) -> None:
         assert (model.ir_version, model.producer_name) == (7, "lrnets")
         ends = [model.graph.input[0], model.graph.output[0]]
         assert [end.type.tensor_type.shape.dim[0].dim_param for end in ends] == ["batch", "batch"]
-
-
-# Bytes.
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_byte_is_within_a_step(name: str) -> None:
-    """Each node by the reference, from the bytes onnxruntime gave its inputs."""
-    net, x = built(name)
-    graph, tensors = on_bytes(net, x, random(16, *x.shape[1:], seed=1))
-    assert graph.quantization is not None
-    shapes, entries = infer_shapes(graph), graph.quantization
-    model = OnnxWriter(onnx, graph, tensors, "int8", 0).model()
-    for node in graph.nodes:
-        if node.output != graph.output:
-            model.graph.output.append(onnx.helper.make_tensor_value_info(node.output, onnx.TensorProto.FLOAT, None))
-    ort = session(model.SerializeToString())
-    values = dict(zip((o.name for o in ort.get_outputs()), ort.run(None, {graph.input: x.numpy()})))
-    values[graph.input] = reference.Value(reference.quantize(x.numpy(), entries["input"]), entries["input"]).real
-    differing = 0
-    for node in graph.nodes:
-        inputs = [values[name] for name in node.inputs]
-        if isinstance(node, Add):
-            expected = reference.activate(inputs[0] + inputs[1], node.activation)
-        elif isinstance(node, Concat):
-            expected = np.concatenate(inputs, node.axis + 1)
-        else:
-            known = {name: entries[name] for name in (*node.inputs, node.output) if name in entries}
-            one = Graph(node.inputs[0], shapes[node.inputs[0]], node.output, (node,), known)
-            expected = reference.run(one, tensors, inputs[0])
-        made = values[node.output]
-        if node.output in entries:
-            q, wanted = (reference.quantize(v, entries[node.output]).astype(int) for v in (made, expected))
-            assert np.abs(q - wanted).max() <= 1, node.name
-            differing = max(differing, np.mean(q != wanted))
-        else:
-            assert np.abs(made - expected).max() <= 0.01 * np.abs(expected).max() + 1e-5, node.name
-    assert differing < 0.25  # small sums, in steps of which biases are rounded, have the most
-
-
-@pytest.mark.parametrize("weights", ["int8", "2bit"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_int8_activations(name: str, weights: str, tmp_path: Path) -> None:
-    net, x = built(name)
-    batches = random(16, *x.shape[1:], seed=1)
-    report = save_onnx(net, x, tmp_path / "n.onnx", weights=weights, activations="int8", calibration=[batches])
-    outputs, expected = run(tmp_path / "n.onnx", x), reference.run(*on_bytes(net, x, batches), x.numpy())
-    assert np.abs(outputs - expected).max() <= 0.02 * np.abs(expected).max()
-    assert report.difference <= 0.1 * report.largest_output
-    assert report.activations == "int8"
-    assert "float32" not in {layer.coding for layer in report.layers}
-    assert run(tmp_path / "n.onnx", x[:1]).shape == (1, *outputs.shape[1:])
-
-
-@pytest.mark.parametrize("name", ["mnist", "resnet", "mobile", "audio"])
-def test_onnxruntime_computes_on_integers(name: str, tmp_path: Path) -> None:
-    net, x = built(name)
-    save_onnx(net, x, tmp_path / "n.onnx", activations="int8", calibration=x)
-    made = operators(tmp_path / "n.onnx", tmp_path / "optimised.onnx")
-    convolutions = sum(isinstance(m, (nn.Conv1d, nn.Conv2d)) for m in net.modules())
-    assert made.count("QLinearConv") == convolutions
-    assert made.count("QGemm") == sum(isinstance(m, nn.Linear) for m in net.modules())
-    assert made.count("QLinearAdd") == sum(isinstance(m, BasicBlock) for m in net.modules())
-    assert not {"Conv", "FusedConv", "Gemm", "Relu", "Clip", "MatMul"} & {*made}
-
-
-def test_clamps_of_bytes(tmp_path: Path) -> None:
-    """A clamp on bytes is a clamp, and leaves the convolution to integers."""
-    torch.manual_seed(0)
-    net = drawn(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Hardtanh(-0.2, 0.1), nn.Flatten(), nn.Linear(16, 3)))
-    x = random(16, 2, 4, 4)
-    save_onnx(net, x, tmp_path / "n.onnx", activations="int8", calibration=x)
-    graph, tensors = on_bytes(net, x, x)
-    assert np.abs(run(tmp_path / "n.onnx", x) - reference.run(graph, tensors, x.numpy())).max() <= 0.01
-    assert "QLinearConv" in operators(tmp_path / "n.onnx", tmp_path / "optimised.onnx")
-
-
-@pytest.mark.parametrize("kind", ["conv", "linear"])
-def test_large_weights_do_not_overflow(kind: str, tmp_path: Path) -> None:
-    """The worst case of sums of pairs in 16 bits: all bytes 255, all weights 127."""
-    net = nn.Sequential(nn.Conv2d(16, 4, 1) if kind == "conv" else nn.Linear(16, 4), nn.ReLU())
-    net.append(nn.AdaptiveAvgPool2d(1) if kind == "conv" else nn.Linear(4, 2))
-    with torch.no_grad():
-        net[0].weight.copy_(torch.linspace(0.99, 1, 64).reshape(net[0].weight.shape))
-    x = torch.ones(2, 16, 3, 3) if kind == "conv" else torch.ones(2, 16)
-    report = save_onnx(net, x, tmp_path / "n.onnx", activations="int8", calibration=x)
-    assert report.difference <= 0.02 * report.largest_output
-    stored = {t.name: t.data_type for t in onnx.load(tmp_path / "n.onnx").graph.initializer}
-    assert onnx.TensorProto.UINT8 in {kind for name, kind in stored.items() if name.endswith("weight")}
 
 
 # Refusals.

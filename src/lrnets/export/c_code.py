@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +106,8 @@ def c_source(
     check_name(name)
     header_name = header_name or f"{name}.h"
     check_header_name(header_name)
-    graph, tensors = _with_tensors(needed(graph_from_json(graph.to_json())), tensors)
+    graph = needed(graph_from_json(graph.to_json()))
+    graph, tensors = with_tensors(Traced(graph, dict(tensors)), layer_scales=False)  # a layer's is in its factor
     shapes = infer_shapes(graph)
     used = _used_tensors(graph, tensors, shapes)
     names = {tensor: Name(identifier("tensor", i, tensor)) for i, tensor in enumerate(used)}
@@ -162,18 +163,6 @@ def _used_tensors(graph: Graph, tensors: Mapping[str, Array], shapes: Mapping[st
             if isinstance(name, str):
                 used[name] = tensors[name].astype(np.float32).reshape(channels)
     return used
-
-
-def _with_tensors(graph: Graph, tensors: Mapping[str, Array]) -> Traced:
-    """Tensors in place of numbers, save for the scale of a weighted layer: that is part of its factor."""
-    full = with_tensors(Traced(graph, dict(tensors)))
-    nodes = (
-        replace(new, scale=old.scale)
-        if isinstance(new, (Conv2d, Linear)) and isinstance(old, (Conv2d, Linear)) and isinstance(old.scale, float)
-        else new
-        for old, new in zip(graph.nodes, full.graph.nodes)
-    )
-    return Traced(replace(graph, nodes=tuple(nodes)), full.tensors)
 
 
 def _sizes(graph: Graph, shapes: Mapping[str, Shape]) -> dict[Place, int]:

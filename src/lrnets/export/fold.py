@@ -152,8 +152,8 @@ def name_values(traced: Traced) -> Traced:
     return Traced(replace(graph, nodes=tuple(nodes), output=called[graph.output]), tensors)
 
 
-def with_tensors(traced: Traced) -> Traced:
-    """A tensor in place of each number that is the scale or bias of all channels."""
+def with_tensors(traced: Traced, *, layer_scales: bool = True) -> Traced:
+    """A tensor in place of each number that is the scale or bias of all channels; `layer_scales` may stay numbers."""
     graph, tensors = traced[0], dict(traced[1])
     shapes, nodes, taken = infer_shapes(graph), list(graph.nodes), set(tensors)
 
@@ -167,8 +167,10 @@ def with_tensors(traced: Traced) -> Traced:
     for place, node in enumerate(nodes):
         if isinstance(node, Vectored):
             channels = shapes[node.output][-1 if isinstance(node, Linear) else 0]
-            scale = stored(node.scale, f"{node.name}.scale", channels)
-            nodes[place] = replace(node, scale=scale, bias=stored(node.bias, f"{node.name}.bias", channels))
+            scale, bias = node.scale, stored(node.bias, f"{node.name}.bias", channels)
+            if layer_scales or isinstance(node, Affine):
+                scale = stored(scale, f"{node.name}.scale", channels)
+            nodes[place] = replace(node, scale=scale, bias=bias)
     return Traced(replace(graph, nodes=tuple(nodes)), tensors)
 
 
