@@ -5,8 +5,8 @@
 
 Validation errors are kept in experiments/records/rates.json, and what is there is not trained again. A rate is that of
 what the weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are those of the quick
-budget, from the float start of seed 0. Test errors are in the run folders, as always, and
-are neither read nor shown here.
+budget, from the float start of seed 0. Test errors are in the run folders, as always, and are neither read nor shown
+here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOGITS = (0.005, 0.015, 0.05, 0.15)
 UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
 LOWER = (0.0002, *FLOATS)
-# Where the best rate was the last of its list, the next one was tried too.
+# Where the best rate was the last of the first three, the next one was tried too; not beyond that, save for two.
 RATES: Mapping[str, tuple[float, ...]] = {
     "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5),
     "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,

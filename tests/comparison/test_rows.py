@@ -1,6 +1,8 @@
 """The settings: every row of ours, what is merged over what, what is fair, what is printed in the paper."""
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 from fabricated import SMALL, small_file
@@ -53,12 +55,25 @@ def test_rows_share_start_epochs_batch_and_split(name, budget, epochs, dropout):
     assert all(r.float_stage == comparison.start.recipe.float_stage for r in rows)
 
 
-def test_sharpening_is_all_that_differs_between_the_two_ternary_lr_rows_at_the_quick_budget():
+def test_sharpening_and_the_rate_are_all_that_differs_between_the_two_ternary_lr_rows_at_the_quick_budget():
     comparison = load_comparison("mnist", "quick")
     plain, sharp = (vars(comparison.one(n).recipe.discrete_stage).copy() for n in ("lr-ternary", "lr-sharp-ternary"))
     assert plain.pop("sharpen") is None
     assert sharp.pop("sharpen").factor == 10
+    assert (plain.pop("logit_lr"), sharp.pop("logit_lr")) == (0.5, 0.15)
     assert plain == sharp
+
+
+def test_rates_are_the_best_of_the_search():
+    """Of equal ones the lowest, as experiments/rates.py has it."""
+    records = json.loads((Path(__file__).parents[2] / "experiments/records/rates.json").read_text())
+    errors: dict[str, list[tuple[float, float]]] = {}
+    for key, record in records.items():
+        row, _, rate = key.partition("@")
+        errors.setdefault(row, []).append((record["valid_error"], float(rate)))
+    comparison = load_comparison("mnist", "quick")
+    found = {row: comparison.one(row).recipe.discrete_stage.logit_lr for row in errors}
+    assert found == {row: min(pairs)[1] for row, pairs in errors.items()}
 
 
 def test_what_is_above_goes_first_and_null_takes_away():
