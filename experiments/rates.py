@@ -30,14 +30,16 @@ RECORDS = Path(__file__).parent / "records"
 LOGITS = (0.005, 0.015, 0.05, 0.15)
 UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
-LOWER = (0.0002, *FLOATS)
-# Where the best rate was the last of the first three, the next one was tried too; not beyond that, save for two.
+LOWER = (0.00006, 0.0002, *FLOATS)
+# Lists were made longer until the best rate was not the last one, or until the limit of a sitting.
 RATES: Mapping[str, tuple[float, ...]] = {
-    "lr-sharp-ternary": LOGITS, "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5),
+    "lr-sharp-ternary": (*LOGITS, 0.5), "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5, 1.5),
+    "lr-binary": (0.05, 0.15, 0.5),
     "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,
-    "bwn": LOWER, "xnor": LOWER, "ttq": LOWER, "bitnet": LOWER,
-    "gumbel-ternary": LOGITS, "gumbel-annealed-ternary": LOGITS, "gumbel-annealed-binary": LOGITS,
-    "logderivative-ternary": (0.0003, 0.001, 0.005), "ebp": LOGITS,
+    "bwn": LOWER, "xnor": LOWER[1:], "ttq": LOWER, "bitnet": LOWER,
+    "gumbel-ternary": (*LOGITS, 0.5), "gumbel-annealed-ternary": (*LOGITS, 0.5),
+    "gumbel-annealed-binary": (0.05, 0.15, 0.5),
+    "logderivative-ternary": (0.0003, 0.001, 0.005, 0.02), "ebp": (*LOGITS, 0.5),
     "gaussian": FLOATS, "fastdropout": FLOATS,
 }  # fmt: skip
 
