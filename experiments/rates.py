@@ -34,7 +34,7 @@ LOWER = (0.00006, 0.0002, *FLOATS)
 # Lists were made longer until the best rate was not the last one, or until the limit of a sitting.
 RATES: Mapping[str, tuple[float, ...]] = {
     "lr-sharp-ternary": (*LOGITS, 0.5), "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5, 1.5),
-    "lr-binary": (0.05, 0.15, 0.5),
+    "lr-binary": (0.05, 0.15, 0.5, 1.5),
     "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,
     "bwn": LOWER, "xnor": LOWER[1:], "ttq": LOWER, "bitnet": LOWER,
     "gumbel-ternary": (*LOGITS, 0.5), "gumbel-annealed-ternary": (*LOGITS, 0.5),
