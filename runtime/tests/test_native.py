@@ -112,7 +112,7 @@ def test_convolutions(kernels, coding, shape, settings, quantized):
     rng = seeded(coding, shape)
     graph, tensors = layer(rng, coding, shape, quantized=quantized and coding != "float32", **settings)
     x = rng.normal(size=(3, *graph.input_shape)).astype(np.float32)
-    for threads in (1, 3):
+    for threads in (1, 4):  # four of them part in the midst of images
         agree(graph, tensors, x, threads)
 
 
