@@ -8,7 +8,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define SPINS 200          /* before a waiting thread lets others run: it may be on their core */
+/* Before a waiting thread lets others run, some 0.2 ms: another program that runs then, runs for milliseconds. Where threads
+ * must share a core, it is each other that they let run. */
+#define SPINS 10000
+#define SPINS_ON_SHARED_CORES 200
 #define SPINS_FOR_ORDER 2000 /* before a worker without work sleeps */
 
 typedef struct team team;
@@ -22,7 +25,7 @@ typedef struct worker {
 struct team {
     team *next;
     lrn_network *network;
-    int threads, started;
+    int threads, started, spins;
     worker *workers; /* threads - 1 of them: the caller is the first of the team */
     uint8_t *arena;
     uint8_t *scratch;
@@ -61,7 +64,7 @@ static void meet(team *t) {
         return;
     }
     for (int spins = 0; atomic_load_explicit(&t->meeting, memory_order_acquire) == meeting; spins++) {
-        if (spins < SPINS)
+        if (spins < t->spins)
             pause_briefly();
         else
             sched_yield();
@@ -155,11 +158,22 @@ static void *aligned(int64_t bytes) {
     return posix_memalign(&memory, ALIGNMENT, (size_t)bytes) ? NULL : memory;
 }
 
+static int spins_of(int threads) {
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) < threads) return SPINS_ON_SHARED_CORES;
+#else
+    (void)threads;
+#endif
+    return SPINS;
+}
+
 static team *gather(lrn_network *net, int threads) {
     team *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     t->network = net;
     t->threads = threads;
+    t->spins = spins_of(threads);
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
     t->scratch_stride = (net->scratch_bytes + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
