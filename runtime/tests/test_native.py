@@ -76,13 +76,14 @@ def float_bound(graph, tensors, x):
 
     Winograd's way for kernels of 3 x 3 sums 4 inputs (each sum is at most 4 max |x|, after 2 roundings), then c
     products for each of 9 places, whose factors are in sum at most 4 sum |w|, then those (4 roundings): together
-    (c + 8) eps 16 sum |w x|.
+    (c + 8) eps 16 sum |w x|. Larger kernels are cut into pieces, which count as so many times the channels.
     """
     (node,) = graph.nodes
     weight = np.abs(reference.decode(tensors["w"], node.weight).astype(np.float64))
     depth = math.prod(node.weight.shape[1:])
-    if node.weight.shape[2:] == (3, 3):
-        depth = 16 * (node.weight.shape[1] + 8)
+    if set(node.weight.shape[2:]) <= {3, 5, 6}:
+        pieces = math.prod(-(-side // 3) for side in node.weight.shape[2:])
+        depth = 16 * (node.weight.shape[1] * pieces + 8)
     most = np.abs(x).max() * weight.reshape(len(weight), -1).sum(1)
     return float(((depth + 4) * EPSILON * (most * tensors["s"] + np.abs(tensors["b"]))).max())
 
@@ -92,6 +93,12 @@ CONVS = [
     ((1, 1, 1, 1), {}),
     ((21, 35, 3, 3), {"padding": (1, 1)}),
     ((16, 17, 3, 3), {"padding": (0, 2)}),
+    ((18, 17, 5, 5), {"padding": (2, 2)}),
+    ((16, 16, 6, 5), {"padding": (2, 1)}),
+    ((17, 19, 5, 6), {"padding": (1, 2)}),
+    ((20, 16, 6, 6), {"padding": (2, 2)}),
+    ((16, 21, 3, 5), {"padding": (1, 1)}),
+    ((16, 18, 5, 3), {"padding": (2, 0)}),
     ((5, 3, 3, 3), {"padding": (1, 1)}),
     ((17, 7, 2, 3), {"stride": (2, 1), "padding": (0, 2)}),
     ((33, 5, 3, 2), {"dilation": (2, 3), "padding": (2, 1)}),
