@@ -114,6 +114,8 @@ static inline int64_t image_bytes(const lrn_value *value) { /* of one image with
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+static inline int64_t numbers_of(const lrn_value *value) { return (int64_t)value->height * value->width * value->channels; }
+
 static inline uint8_t *image_of(const lrn_value *value, uint8_t *arena, int64_t images, int64_t image) {
     return arena + value->offset * images + image * image_bytes(value);
 }

@@ -294,11 +294,22 @@ def test_several_threads_may_call_one_network(kernels):
 
 
 def test_large_batches_go_through_in_parts(kernels):
+    """Of at most 64 images: with two threads, a part for each and then one together; with three, all together."""
     rng = np.random.default_rng(7)
     graph, tensors = layer(rng, "ternary", (3, 2, 3, 3), quantized=True)
     x = rng.normal(size=(150, *graph.input_shape)).astype(np.float32)
-    agree(graph, tensors, x, threads=2)
+    for threads in (1, 2, 3):
+        agree(graph, tensors, x, threads)
     assert Network(graph, tensors)(x[:0]).shape == (0, 3, 5, 4)
+
+
+def test_large_images_go_through_one_by_one(kernels):
+    """Each on one thread, with memory of its own; the odd one on both."""
+    rng = np.random.default_rng(8)
+    graph, tensors = layer(rng, "ternary", (16, 16, 3, 3), quantized=False, size=(72, 72), padding=(1, 1))
+    x = rng.normal(size=(5, *graph.input_shape)).astype(np.float32)
+    agree(graph, tensors, x, threads=2)
+    np.testing.assert_array_equal(Network(graph, tensors, threads=2)(x), Network(graph, tensors, threads=1)(x))
 
 
 def test_memory_is_shared_but_never_by_values_that_are_needed_together():
