@@ -9,8 +9,7 @@
 #define QUAD 4           /* inputs that lie together in a packed panel */
 #define ALIGNMENT 64     /* bytes */
 #define ROWS 4           /* outputs of a group of rows */
-#define WINOGRAD_TAPS 9  /* of a kernel of 3 x 3, from which ... */
-#define WINOGRAD_PLACES 16 /* ... 4 x 4 factors are made */
+#define WINOGRAD_PLACES 16 /* 4 x 4 factors are made from a kernel of 3 x 3 */
 #define TABLE_BLOCKS 96   /* of inputs, whose look-up tables are made at a time */
 #define MOST_TILES 128    /* that are multiplied before their products are added up */
 
@@ -37,7 +36,8 @@ typedef struct conv {
     int32_t layout;
     int32_t vector;                      /* one output place that sees one stretch of memory: a linear layer */
     int32_t by_channel;                  /* as many groups as channels on both sides: depthwise */
-    int32_t winograd;                    /* 3 x 3 on floats, by products of transformed tiles */
+    int32_t winograd;                    /* on floats, by products of transformed tiles */
+    int32_t pieces[2];                   /* of 3 x 3 at most, that its kernel is cut into, down and across: 1 or 2 */
     int32_t tiles[2];                    /* of 2 x 2 outputs, down and across */
     int64_t blocks;                      /* PLANES, ROW_CODES: stretches of inputs that lie together */
     int32_t flush;                       /* quads that 16-bit sums can take */
@@ -114,6 +114,8 @@ static inline int64_t image_bytes(const lrn_value *value) { /* of one image with
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+static inline int64_t numbers_of(const lrn_value *value) { return (int64_t)value->height * value->width * value->channels; }
+
 static inline uint8_t *image_of(const lrn_value *value, uint8_t *arena, int64_t images, int64_t image) {
     return arena + value->offset * images + image * image_bytes(value);
 }
@@ -123,6 +125,21 @@ static inline int64_t pixel_of(const lrn_value *value, int64_t row, int64_t colu
 }
 
 static inline int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+/* A piece of a kernel for Winograd: its size, the taps of the kernel that are stored before it, and its number. Pieces count
+ * as so many times the channels, so numbered that upper ones lie together, and left ones: upper right, upper left, lower
+ * left, lower right. */
+typedef struct piece {
+    int64_t rows, columns, before, number;
+} piece;
+
+static inline piece piece_of(const conv *c, const int32_t kernel[2], int64_t down, int64_t across) {
+    const int64_t rows = kernel[0] - 3 * down < 3 ? kernel[0] - 3 * down : 3;
+    const int64_t columns = kernel[1] - 3 * across < 3 ? kernel[1] - 3 * across : 3;
+    return (piece){rows, columns, 3 * (down * kernel[1] + across * rows), down ? c->pieces[1] + across : c->pieces[1] - 1 - across};
+}
+
+static inline int64_t winograd_channels(const conv *c) { return c->group_stride * c->pieces[0] * c->pieces[1]; }
 
 static inline int64_t block_inputs(const conv *c, const kernels *k) { /* of PLANES and ROW_CODES */
     return c->layout == PLANES ? 8 * k->lookup_group : 8 / c->bits * k->row_bytes;

@@ -220,14 +220,14 @@ lrn_network *lrn_create(const lrn_value *values, int32_t value_count, const lrn_
 
 int lrn_run(lrn_network *net, const float *x, int64_t batch, float *y, int threads) {
     if (!net || batch < 0 || threads < 1 || threads > 1024 || (batch && (!x || !y))) return 2;
-    const lrn_value *in = net->values + net->input, *out = net->values + net->output;
-    const int64_t size_in = (int64_t)in->height * in->width * in->channels;
-    const int64_t size_out = (int64_t)out->height * out->width * out->channels;
+    const int64_t size_in = numbers_of(net->values + net->input), size_out = numbers_of(net->values + net->output);
     int64_t at_once = ARENA_AT_ONCE / (net->arena_bytes + net->transformed_bytes);
     at_once = at_once < 1 ? 1 : at_once > MOST_AT_ONCE ? MOST_AT_ONCE : at_once;
-    for (int64_t done = 0; done < batch; done += at_once) {
-        const int64_t images = batch - done < at_once ? batch - done : at_once;
-        if (pool_run(net, x + done * size_in, images, y + done * size_out, threads)) return 1;
+    for (int64_t done = 0, images, portions; done < batch; done += images * portions) {
+        images = batch - done < at_once ? batch - done : at_once;
+        portions = (batch - done) / (images * threads) * threads; /* the same number for each thread ... */
+        if (!portions) portions = 1;                              /* ... and the rest is for all together */
+        if (pool_run(net, x + done * size_in, images, portions, y + done * size_out, threads)) return 1;
     }
     return 0;
 }

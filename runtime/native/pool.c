@@ -1,5 +1,5 @@
 /* Memory and threads for runs of a network. A team is an arena, scratch memory, and threads that go through the steps
- * together, meeting after each. Idle teams wait in the network's pool, so a second caller gets a second team. */
+ * together, meeting after each, or each with images of its own if there are enough. Idle teams wait in the network's pool, so a second caller gets a second team. */
 #define _GNU_SOURCE /* sched_getcpu, sched_setaffinity */
 #include "pool.h"
 
@@ -8,7 +8,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define SPINS 200          /* before a waiting thread lets others run: it may be on their core */
+/* Before a waiting thread lets others run, some 0.2 ms: another program that runs then, runs for milliseconds. Where threads
+ * must share a core, it is each other that they let run. */
+#define SPINS 10000
+#define SPINS_ON_SHARED_CORES 200
 #define SPINS_FOR_ORDER 2000 /* before a worker without work sleeps */
 
 typedef struct team team;
@@ -22,18 +25,19 @@ typedef struct worker {
 struct team {
     team *next;
     lrn_network *network;
-    int threads, started;
+    int threads, started, spins;
     worker *workers; /* threads - 1 of them: the caller is the first of the team */
     uint8_t *arena;
     uint8_t *scratch;
-    int64_t arena_bytes, scratch_stride;
+    int64_t arena_bytes, scratch_stride, arena_stride; /* from a thread's to the next */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     atomic_uint order; /* raised for each run, under the lock */
     int stop, asleep;  /* written under the lock */
     const float *x;
     float *y;
-    int64_t images;
+    int64_t images, portions;
+    atomic_llong taken; /* portions */
     int caller_core; /* where the caller was when it gave the order; -1: unknown */
     atomic_int arrived;
     atomic_uint meeting;
@@ -61,27 +65,38 @@ static void meet(team *t) {
         return;
     }
     for (int spins = 0; atomic_load_explicit(&t->meeting, memory_order_acquire) == meeting; spins++) {
-        if (spins < SPINS)
+        if (spins < t->spins)
             pause_briefly();
         else
             sched_yield();
     }
 }
 
-static void work(team *t, int number) {
+/* A thread's share of all steps for one portion of images. */
+static void go_through(team *t, share mine, int64_t portion) {
     const lrn_network *net = t->network;
-    const share mine = {
-        .arena = t->arena, .scratch = t->scratch + number * t->scratch_stride,
-        .transformed = t->arena + whole(net->arena_bytes * t->images, ALIGNMENT), .images = t->images, .thread = number, .threads = t->threads,
-    };
-    net->kernels->load(net->values + net->input, &mine, t->x);
-    if (t->threads > 1) meet(t);
+    const lrn_value *in = net->values + net->input, *out = net->values + net->output;
+    mine.transformed = mine.arena + whole(net->arena_bytes * t->images, ALIGNMENT);
+    net->kernels->load(in, &mine, t->x + portion * t->images * numbers_of(in));
+    if (mine.threads > 1) meet(t);
     for (int32_t i = 0; i < net->step_count; i++)
         for (int phase = 0; phase < net->steps[i].phases; phase++) {
             net->kernels->run(net, net->steps + i, &mine, phase);
-            if (t->threads > 1) meet(t);
+            if (mine.threads > 1) meet(t);
         }
-    net->kernels->store(net->values + net->output, &mine, t->y);
+    net->kernels->store(out, &mine, t->y + portion * t->images * numbers_of(out));
+}
+
+static void work(team *t, int number) {
+    share mine = {.arena = t->arena, .scratch = t->scratch + number * t->scratch_stride, .images = t->images, .threads = 1};
+    if (t->portions == 1) {
+        mine.thread = number;
+        mine.threads = t->threads;
+        go_through(t, mine, 0);
+    } else {
+        mine.arena += number * t->arena_stride;
+        for (int64_t p; (p = atomic_fetch_add_explicit(&t->taken, 1, memory_order_relaxed)) < t->portions;) go_through(t, mine, p);
+    }
     if (t->threads > 1) meet(t); /* nobody may still be writing when the caller reads */
 }
 
@@ -155,11 +170,22 @@ static void *aligned(int64_t bytes) {
     return posix_memalign(&memory, ALIGNMENT, (size_t)bytes) ? NULL : memory;
 }
 
+static int spins_of(int threads) {
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) < threads) return SPINS_ON_SHARED_CORES;
+#else
+    (void)threads;
+#endif
+    return SPINS;
+}
+
 static team *gather(lrn_network *net, int threads) {
     team *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     t->network = net;
     t->threads = threads;
+    t->spins = spins_of(threads);
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
     t->scratch_stride = (net->scratch_bytes + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -196,11 +222,12 @@ static void give_back(lrn_network *net, team *t) {
     pthread_mutex_unlock(&net->pool->lock);
 }
 
-int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int threads) {
+int pool_run(lrn_network *net, const float *x, int64_t images, int64_t portions, float *y, int threads) {
     team *t = borrow(net, threads);
     if (!t) return 1;
     /* vectors may read, not use, what lies behind */
-    const int64_t needed = (net->arena_bytes + net->transformed_bytes) * images + 5 * ALIGNMENT;
+    t->arena_stride = whole((net->arena_bytes + net->transformed_bytes) * images + 5 * ALIGNMENT, ALIGNMENT);
+    const int64_t needed = t->arena_stride * (portions > 1 ? threads : 1);
     if (t->arena_bytes < needed) {
         free(t->arena);
         t->arena = aligned(needed);
@@ -213,6 +240,8 @@ int pool_run(lrn_network *net, const float *x, int64_t images, float *y, int thr
     t->x = x;
     t->y = y;
     t->images = images;
+    t->portions = portions;
+    atomic_store_explicit(&t->taken, 0, memory_order_relaxed);
     t->caller_core = threads > 1 ? current_core() : -1;
     if (threads > 1) give_order(t, 0);
     work(t, 0);

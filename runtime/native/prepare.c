@@ -80,13 +80,22 @@ static void describe(conv *c, const lrn_step *plan, const lrn_value *in, const l
     }
     c->padded_run = bytes ? (int32_t)whole(c->run, QUAD) : c->run;
     c->depth = whole((int64_t)c->rows * c->runs * c->padded_run, QUAD);
-    const int three = plan->kernel[0] == 3 && plan->kernel[1] == 3 && plan->stride[0] == 1 && plan->stride[1] == 1 &&
-                      plan->dilation[0] == 1 && plan->dilation[1] == 1;
-    c->winograd = three && plan->groups == 1 && !bytes && in->channels >= WINOGRAD_CHANNELS &&
-                  out->channels >= WINOGRAD_CHANNELS && out->height >= WINOGRAD_SIDE && out->width >= WINOGRAD_SIDE;
     c->by_channel = plan->groups > 1 && plan->groups == in->channels && plan->groups == out->channels;
-    c->tiles[0] = (out->height + 1) / 2;
-    c->tiles[1] = (out->width + 1) / 2;
+    c->winograd = plan->groups == 1 && !bytes && in->channels >= WINOGRAD_CHANNELS && out->channels >= WINOGRAD_CHANNELS &&
+                  out->height >= WINOGRAD_SIDE && out->width >= WINOGRAD_SIDE;
+    for (int i = 0; i < 2; i++) {
+        const int size = plan->kernel[i];
+        c->winograd = c->winograd && plan->stride[i] == 1 && plan->dilation[i] == 1 && (size == 3 || size == 5 || size == 6);
+        c->pieces[i] = (size + 2) / 3;
+        c->tiles[i] = ((i ? out->width : out->height) + 1) / 2;
+    }
+}
+
+/* For Winograd's way, the taps of a channel in a piece of the kernel lie together. */
+static int64_t winograd_element(const conv *c, const lrn_step *plan, int64_t channels, int64_t i) {
+    const int64_t row = i / channels / plan->kernel[1], column = i / channels % plan->kernel[1];
+    const piece p = piece_of(c, plan->kernel, row / 3, column / 3);
+    return p.before * channels + i % channels * p.rows * p.columns + row % 3 * p.columns + column % 3;
 }
 
 static int choose_layout(const report *r, conv *c, const lrn_step *plan, int bytes) {
@@ -118,10 +127,8 @@ static int64_t scratch_for(const conv *c, const kernels *k) {
     const int64_t weights = c->depth * PANEL;
     if (c->layout == ROW_CODES) return c->blocks * block_inputs(c, k); /* the input, filled up */
     const int64_t expanded = c->layout == PLANES ? c->blocks * block_inputs(c, k) * PANEL * 4 : c->layout == CODES ? weights : 0;
-    if (c->winograd) {
-        const int64_t channels = c->run / 3; /* factors, and products that wait for their last transform */
-        return expanded + WINOGRAD_PLACES * PANEL * 4 * (channels + 1 + MOST_TILES);
-    }
+    if (c->winograd) /* factors, and products that wait for their last transform */
+        return expanded + WINOGRAD_PLACES * PANEL * 4 * (winograd_channels(c) + 1 + MOST_TILES);
     const int64_t tables = c->vector && c->layout == PLANES ? TABLE_BLOCKS * 8 * (4 << k->lookup_group) + c->panels * PANEL * 4 : 0;
     return expanded > tables ? expanded : tables;
 }
@@ -160,7 +167,7 @@ static void fill(conv *c, const kernels *k, const lrn_step *plan, const lrn_valu
         int64_t sum = 0;
         for (int64_t i = 0; i < length; i++) {
             int64_t element = c->by_channel ? i : i / c->run * c->padded_run + i % c->run;
-            if (c->winograd) element = i % in->channels * WINOGRAD_TAPS + i / in->channels; /* a channel's 9 together */
+            if (c->winograd) element = winograd_element(c, plan, in->channels, i);
             if (plan->bits == 32) {
                 ((float *)data)[element * size.unit + lane] = ((const float *)plan->weights)[o * length + i];
                 continue;
@@ -193,7 +200,7 @@ int lrn_prepare_conv(const report *r, lrn_network *net, step *s) {
     const int64_t scratch = scratch_for(c, net->kernels);
     if (scratch > net->scratch_bytes) net->scratch_bytes = scratch;
     if (c->winograd) {
-        const int64_t transformed = ((int64_t)c->tiles[0] * c->tiles[1] * in->channels + PANEL) * WINOGRAD_PLACES * 4;
+        const int64_t transformed = ((int64_t)c->tiles[0] * c->tiles[1] * winograd_channels(c) + PANEL) * WINOGRAD_PLACES * 4;
         if (transformed > net->transformed_bytes) net->transformed_bytes = transformed;
         s->phases = 2;
     }

@@ -76,13 +76,14 @@ def float_bound(graph, tensors, x):
 
     Winograd's way for kernels of 3 x 3 sums 4 inputs (each sum is at most 4 max |x|, after 2 roundings), then c
     products for each of 9 places, whose factors are in sum at most 4 sum |w|, then those (4 roundings): together
-    (c + 8) eps 16 sum |w x|.
+    (c + 8) eps 16 sum |w x|. Larger kernels are cut into pieces, which count as so many times the channels.
     """
     (node,) = graph.nodes
     weight = np.abs(reference.decode(tensors["w"], node.weight).astype(np.float64))
     depth = math.prod(node.weight.shape[1:])
-    if node.weight.shape[2:] == (3, 3):
-        depth = 16 * (node.weight.shape[1] + 8)
+    if set(node.weight.shape[2:]) <= {3, 5, 6}:
+        pieces = math.prod(-(-side // 3) for side in node.weight.shape[2:])
+        depth = 16 * (node.weight.shape[1] * pieces + 8)
     most = np.abs(x).max() * weight.reshape(len(weight), -1).sum(1)
     return float(((depth + 4) * EPSILON * (most * tensors["s"] + np.abs(tensors["b"]))).max())
 
@@ -92,6 +93,12 @@ CONVS = [
     ((1, 1, 1, 1), {}),
     ((21, 35, 3, 3), {"padding": (1, 1)}),
     ((16, 17, 3, 3), {"padding": (0, 2)}),
+    ((18, 17, 5, 5), {"padding": (2, 2)}),
+    ((16, 16, 6, 5), {"padding": (2, 1)}),
+    ((17, 19, 5, 6), {"padding": (1, 2)}),
+    ((20, 16, 6, 6), {"padding": (2, 2)}),
+    ((16, 21, 3, 5), {"padding": (1, 1)}),
+    ((16, 18, 5, 3), {"padding": (2, 0)}),
     ((5, 3, 3, 3), {"padding": (1, 1)}),
     ((17, 7, 2, 3), {"stride": (2, 1), "padding": (0, 2)}),
     ((33, 5, 3, 2), {"dilation": (2, 3), "padding": (2, 1)}),
@@ -112,7 +119,7 @@ def test_convolutions(kernels, coding, shape, settings, quantized):
     rng = seeded(coding, shape)
     graph, tensors = layer(rng, coding, shape, quantized=quantized and coding != "float32", **settings)
     x = rng.normal(size=(3, *graph.input_shape)).astype(np.float32)
-    for threads in (1, 3):
+    for threads in (1, 4):  # four of them part in the midst of images
         agree(graph, tensors, x, threads)
 
 
@@ -287,11 +294,22 @@ def test_several_threads_may_call_one_network(kernels):
 
 
 def test_large_batches_go_through_in_parts(kernels):
+    """Of at most 64 images: with two threads, a part for each and then one together; with three, all together."""
     rng = np.random.default_rng(7)
     graph, tensors = layer(rng, "ternary", (3, 2, 3, 3), quantized=True)
     x = rng.normal(size=(150, *graph.input_shape)).astype(np.float32)
-    agree(graph, tensors, x, threads=2)
+    for threads in (1, 2, 3):
+        agree(graph, tensors, x, threads)
     assert Network(graph, tensors)(x[:0]).shape == (0, 3, 5, 4)
+
+
+def test_large_images_go_through_one_by_one(kernels):
+    """Each on one thread, with memory of its own; the odd one on both."""
+    rng = np.random.default_rng(8)
+    graph, tensors = layer(rng, "ternary", (16, 16, 3, 3), quantized=False, size=(72, 72), padding=(1, 1))
+    x = rng.normal(size=(5, *graph.input_shape)).astype(np.float32)
+    agree(graph, tensors, x, threads=2)
+    np.testing.assert_array_equal(Network(graph, tensors, threads=2)(x), Network(graph, tensors, threads=1)(x))
 
 
 def test_memory_is_shared_but_never_by_values_that_are_needed_together():

@@ -77,7 +77,7 @@ def run_on_arm(program, folder, graph, tensors, x):
 
 @pytest.mark.parametrize("coding", ["binary", "ternary", "int8"])
 @pytest.mark.parametrize("quantized", [False, True], ids=["floats", "bytes"])
-@pytest.mark.parametrize(("shape", "settings"), CONVS[1:8])
+@pytest.mark.parametrize(("shape", "settings"), CONVS[1:14])
 def test_convolutions_on_arm(arm_program, tmp_path, coding, shape, settings, quantized):
     rng = seeded("arm", coding, shape)
     graph, tensors = layer(rng, coding, shape, quantized=quantized, **settings)
