@@ -1,5 +1,6 @@
 /* Memory and threads for runs of a network. A team is an arena, scratch memory, and threads that go through the steps
- * together, meeting after each, or each with images of its own if there are enough. Idle teams wait in the network's pool, so a second caller gets a second team. */
+ * together, meeting after each, or each with images of its own if there are enough. Idle teams wait in the network's pool,
+ * so a second caller gets a second team. */
 #define _GNU_SOURCE /* sched_getcpu, sched_setaffinity */
 #include "pool.h"
 
