@@ -171,8 +171,7 @@ def with_and_without(without: Source, with_decay: Source, layers: Sequence[str] 
         axis.set_ylim(0, 1.02)
         axis.set_xlim(left=0)
         light_grid(axis, "both")
-        axis.legend(loc="center right")
-        legend_below(figure, panels[:1])
+        legend_below(figure, panels[::2])
         return figure
 
     gain, noise = gain_of(one, other)
