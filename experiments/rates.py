@@ -1,12 +1,13 @@
-"""The learning rates of `lrnets table mnist`: each method at several rates of its own, judged by validation error.
+"""The learning rates of `lrnets table`: each method at several rates of its own, judged by validation error.
 
-    python experiments/rates.py --out runs/rates --workers 2     # an hour or two; resumes what was interrupted
-    python experiments/rates.py --out runs/rates --no-train      # what is finished
+    python experiments/rates.py mnist --out runs/rates --workers 2     # three hours; resumes what was interrupted
+    python experiments/rates.py cifar10 --out runs/rates --workers 2   # not run yet
+    python experiments/rates.py mnist --out runs/rates --no-train      # what is finished
 
-Validation errors are kept in experiments/records/rates.json, and what is there is not trained again. A rate is that of
-what the weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are those of the quick
-budget, from the float start of seed 0. Test errors are in the run folders, as always, and are neither read nor shown
-here.
+Validation errors are kept in experiments/records, and what is there is not trained again. A rate is that of what the
+weights come from (`logit_lr`; `lr` for the relatives with float weights). All runs are those of the quick budget, on
+CIFAR-10 with fewer epochs, from the float start of seed 0. Test errors are in the run folders, as always, and are
+neither read nor shown here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -32,7 +33,8 @@ UNITS = (0.003, 0.01, 0.03)  # weights in units of the layer's deviation
 FLOATS = (0.0006, 0.002, 0.006)  # weights as they are
 LOWER = (0.00006, 0.0002, *FLOATS)
 # Lists were made longer until the best rate was not the last one, or until the limit of a sitting.
-RATES: Mapping[str, tuple[float, ...]] = {
+Rates = Mapping[str, tuple[float, ...]]
+MNIST: Rates = {
     "lr-sharp-ternary": (*LOGITS, 0.5), "lr-sharp-binary": LOGITS, "lr-ternary": (*LOGITS, 0.5, 1.5),
     "lr-binary": (0.05, 0.15, 0.5, 1.5),
     "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,
@@ -42,20 +44,38 @@ RATES: Mapping[str, tuple[float, ...]] = {
     "logderivative-ternary": (0.0003, 0.001, 0.005, 0.02, 0.1), "ebp": (*LOGITS, 0.5, 1.5),
     "gaussian": FLOATS, "fastdropout": FLOATS,
 }  # fmt: skip
+CIFAR10: Rates = {
+    "lr-sharp-ternary": (0.02, 0.1, 0.5), "lr-sharp-binary": (0.02, 0.1, 0.5),
+    "lr-ternary": (0.02, 0.1, 0.5), "lr-binary": (0.02, 0.1, 0.5),
+    "twn": (0.0002, *FLOATS), "bwn": (0.0002, *FLOATS), "gumbel-annealed-ternary": (0.02, 0.1, 0.5),
+}  # fmt: skip
 
 
-def search_settings() -> dict[str, Any]:
+class Search(NamedTuple):
+    """What is searched for a table, and where it is written down."""
+
+    rates: Rates
+    records: str
+    epochs: int | None = None  # of the discrete stage; None: the quick budget's
+
+
+SEARCHES = {"mnist": Search(MNIST, "rates.json"), "cifar10": Search(CIFAR10, "rates-cifar10.json", epochs=3)}
+
+
+def search_settings(name: str, search: Search) -> dict[str, Any]:
     """A comparison like ours with a row for each method and rate."""
-    raw = yaml.safe_load(resources.files("lrnets.comparison").joinpath("mnist.yaml").read_text())
-    quick, rows = raw["budgets"]["quick"], {}
-    for name, rates in RATES.items():
-        row = raw["rows"][name]
+    raw = yaml.safe_load(resources.files("lrnets.comparison").joinpath(f"{name}.yaml").read_text())
+    budget, rows = raw["budgets"]["quick"], {}
+    if search.epochs:
+        budget = merged(budget, {"recipe": {"discrete_stage": {"epochs": search.epochs}}})
+    for method, rates in search.rates.items():
+        row = raw["rows"][method]
         own = merged(row.get("recipe", {}), row.get("quick", {}))
         key = "lr" if own.get("weights") == "float" else "logit_lr"
         for rate in rates:
             settings = merged(own, {"discrete_stage": {key: rate}})
-            rows[f"{name}@{rate:g}"] = {"label": f"{row.get('label', name)}, {rate:g}", "recipe": settings}
-    return {"about": raw["about"], "recipe": raw["recipe"], "budgets": {BUDGET: quick}, "rows": rows}
+            rows[f"{method}@{rate:g}"] = {"label": f"{row.get('label', method)}, {rate:g}", "recipe": settings}
+    return {"about": raw["about"], "recipe": raw["recipe"], "budgets": {BUDGET: budget}, "rows": rows}
 
 
 def outcome(run: Run) -> dict[str, Any]:
@@ -66,25 +86,32 @@ def outcome(run: Run) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=list(SEARCHES), help="whose rates are searched")
     parser.add_argument("--out", type=Path, default=Path("runs/rates"))
-    parser.add_argument("--methods", nargs="+", default=list(RATES), choices=list(RATES), metavar="ROW")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="ROW", help="rows of the table (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--data-dir")
     parser.add_argument("--no-train", action="store_true", help="show what is finished")
     args = parser.parse_args()
-    RunFolder(args.out).write_text("rates.yaml", yaml.safe_dump(search_settings(), sort_keys=False))
-    comparison = load_comparison(str(args.out / "rates.yaml"), BUDGET)
+    search = SEARCHES[args.table]
+    methods = args.methods or list(search.rates)
+    if unknown := set(methods) - set(search.rates):
+        parser.error(f"{', '.join(sorted(unknown))}: no such row is searched; there is {', '.join(search.rates)}")
+    settings = Path(search.records).with_suffix(".yaml").name
+    RunFolder(args.out).write_text(settings, yaml.safe_dump(search_settings(args.table, search), sort_keys=False))
+    comparison = load_comparison(str(args.out / settings), BUDGET)
     records = RunFolder(RECORDS)
-    found: dict[str, Any] = records.read_json("rates.json") if (RECORDS / "rates.json").exists() else {}
+    found: dict[str, Any] = records.read_json(search.records) if (RECORDS / search.records).exists() else {}
     runs = runs_of(comparison, comparison.rows, 1, args.out)
-    wanted = [run for run in runs if run.row.name not in found and run.row.name.rpartition("@")[0] in args.methods]
+    wanted = [run for run in runs if run.row.name not in found and run.row.name.rpartition("@")[0] in methods]
     if not args.no_train:
         train_all(wanting(wanted), workers=args.workers, data_dir=args.data_dir)
     found |= {run.row.name: outcome(run) for run in runs if state_of(run)[0] == "finished"}
-    records.write_json("rates.json", {run.row.name: found[run.row.name] for run in runs if run.row.name in found})
+    if found:
+        records.write_json(search.records, {run.row.name: found[run.row.name] for run in runs if run.row.name in found})
     lines = []
-    for name in args.methods:
-        cells = [(rate, found.get(f"{name}@{rate:g}", {}).get("valid_error")) for rate in RATES[name]]
+    for name in methods:
+        cells = [(rate, found.get(f"{name}@{rate:g}", {}).get("valid_error")) for rate in search.rates[name]]
         known = [(error, rate) for rate, error in cells if error is not None]
         best = f"{min(known)[1]:g}" if known else ""
         shown = ", ".join(f"{rate:g}: {'-' if error is None else f'{error:.2f} %'}" for rate, error in cells)
