@@ -1,6 +1,6 @@
 """The learning rates of `lrnets table`: each method at several rates of its own, judged by validation error.
 
-    python experiments/rates.py mnist --out runs/rates --workers 2     # three hours; resumes what was interrupted
+    python experiments/rates.py mnist --out runs/rates --workers 2     # hours; resumes what was interrupted
     python experiments/rates.py cifar10 --out runs/rates --workers 2   # not run yet
     python experiments/rates.py mnist --out runs/rates --no-train      # what is finished
 
