@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -14,7 +16,11 @@ from lrnets.methods import METHODS, method_named
 from lrnets.training.settings_file import read_settings, shipped
 from lrnets.weights import as_value_set
 
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
 _FOLDER = resources.files("lrnets").joinpath("recipes")
+_PARSING = Lock()  # the threads of `lrnets table` share one parser
 
 DATA_OPTIONS = {"imagenet": ("size", "resize", "mean", "deviation", "damaged_share")}
 STAGE_OPTIONS = ("scale", "p_min", "p_max")  # options of methods that have their place in the stage
@@ -184,14 +190,24 @@ def load_recipe(source: str | os.PathLike[str], settings: Sequence[str] = ()) ->
 
 def recipe_from(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Validate a mapping; unknown names, wrong types and impossible values are refused by name."""
-    from jsonargparse import ArgumentError, ArgumentParser
+    from jsonargparse import ArgumentError
+
+    try:
+        with _PARSING:
+            parser = _parser()
+            return Recipe(**vars(parser.instantiate(parser.parse_object(dict(raw)))))
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+@cache
+def _parser() -> ArgumentParser:
+    """Building it takes longer than using it, and a table has dozens of recipes."""
+    from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
-    try:
-        return Recipe(**vars(parser.instantiate(parser.parse_object(dict(raw)))))
-    except (ArgumentError, ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from error
+    return parser
 
 
 def _apply(raw: dict[str, Any], setting: str) -> None:
