@@ -42,7 +42,7 @@ MNIST: Rates = {
     "gumbel-ternary": (*LOGITS, 0.5), "gumbel-annealed-ternary": (*LOGITS, 0.5),
     "gumbel-annealed-binary": (0.05, 0.15, 0.5, 1.5),
     "logderivative-ternary": (0.0003, 0.001, 0.005, 0.02, 0.1, 0.5),
-    "ebp": (*LOGITS, 0.5, 1.5, 5.0, 15.0),
+    "ebp": (*LOGITS, 0.5, 1.5, 5.0, 15.0, 50.0),
     "gaussian": FLOATS, "fastdropout": FLOATS,
 }  # fmt: skip
 CIFAR10: Rates = {  # what was best on MNIST, and a neighbour
