@@ -39,7 +39,7 @@ MNIST: Rates = {
     "lr-binary": (0.05, 0.15, 0.5, 1.5),
     "binaryconnect": UNITS, "bnn": (*UNITS, 0.1, 0.3), "twn": FLOATS,
     "bwn": LOWER, "xnor": LOWER[1:], "ttq": LOWER, "bitnet": LOWER,
-    "gumbel-ternary": (*LOGITS, 0.5), "gumbel-annealed-ternary": (*LOGITS, 0.5),
+    "gumbel-ternary": (*LOGITS, 0.5, 1.5), "gumbel-annealed-ternary": (*LOGITS, 0.5),
     "gumbel-annealed-binary": (0.05, 0.15, 0.5, 1.5),
     "logderivative-ternary": (0.0003, 0.001, 0.005, 0.02, 0.1, 0.5),
     "ebp": (*LOGITS, 0.5, 1.5, 5.0, 15.0, 50.0),
