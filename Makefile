@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime
 DOCS := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train example test lint format docs benchmark clean
+.PHONY: help setup train example test test-all lint format docs benchmark clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,12 @@ train: setup ## Train a ternary network for MNIST, from data to discrete weights
 example: setup ## Train a ternary network on scikit-learn's digits, with the library alone (20 seconds)
 	@$(BIN)/python examples/digits.py
 
-test: setup ## Run all tests
+test: setup ## Run the tests (a dozen minutes on two cores)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
+
+test-all: setup ## Run all tests, with those that take longest (half as long again)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m ''
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
 
 lint: setup ## Check style and types

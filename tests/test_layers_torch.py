@@ -74,6 +74,7 @@ def test_a_compiled_network_equals_an_eager_one():
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="inductor needs a C++ compiler")
+@pytest.mark.thorough
 def test_a_network_compiled_by_inductor_equals_an_eager_one():
     with torch._inductor.config.patch(
         fallback_random=True, layout_optimization=False

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -56,6 +57,7 @@ def test_all_public_names_are_there():
     assert all(hasattr(lrnets, name) for name in lrnets.__all__)
 
 
+@pytest.mark.thorough
 def test_the_digits_example_goes_from_data_to_a_saved_network(tmp_path):
     command = [
         sys.executable,

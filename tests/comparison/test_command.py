@@ -217,6 +217,7 @@ def test_help_has_an_example(capsys):
     assert "example: lrnets table mnist" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_real_processes_train_on_a_few_images_and_networks_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr("lrnets.data.fetch", lambda *arguments: None)
     launcher = [sys.executable, str(Path(__file__).with_name("tiny_train.py"))]

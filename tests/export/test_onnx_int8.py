@@ -56,7 +56,7 @@ def test_every_byte_is_within_a_step(name: str) -> None:
     assert differing < 0.25  # small sums, in steps of which biases are rounded, have the most
 
 
-@pytest.mark.parametrize("weights", ["int8", "2bit"])
+@pytest.mark.parametrize("weights", ["int8", pytest.param("2bit", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_int8_activations(name: str, weights: str, tmp_path: Path) -> None:
     net, x = built(name)

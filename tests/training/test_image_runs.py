@@ -75,6 +75,7 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "float.safetensors")
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_on_images_ends_with_the_same_bits_whatever_the_workers(tmp_path, images, monkeypatch):
     recipe = load_recipe("imagenette-float", short("imagenette-float", **{"float_stage.epochs": 3}))
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")

@@ -72,7 +72,10 @@ def whole_run(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "blow",
+    [pytest.param(signal.SIGKILL, id="kill -9"), pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.thorough)],
+)
 def test_an_interrupted_run_ends_with_the_same_bits_when_resumed(tmp_path, whole_run, blow):
     killed = tmp_path / "killed"
     process = in_a_process(killed)
