@@ -61,7 +61,7 @@ print(f"{len(data.train)} images to train on, {len(data.valid)} to choose by")
 # ## The recipe
 #
 # A recipe says all there is to say about an experiment. This one trains the paper's network in float for 3 epochs,
-# turns its weights into distributions over -1, 0, +1, trains those for 3 epochs, and draws 5 networks, of which the
+# turns its weights into distributions over -1, 0, +1, trains those for 4 epochs, and draws 5 networks, of which the
 # best on validation data is kept. `logit_lr` is the learning rate of the distributions, `sharpen` decides them towards
 # the end of training.
 

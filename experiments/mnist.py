@@ -24,7 +24,6 @@ from typing import Any
 
 START = "mnist-float-quick"
 ABLATION = "mnist-ternary-quick"
-AS_IT_WAS = ("discrete_stage.epochs=4", "discrete_stage.logit_lr=0.02")  # when the ablation was run
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,10 @@ class Experiment:
 FLOAT = [Experiment("float", START)]
 SHARP = [Experiment("ternary, sharpened", "mnist-ternary-sharp"), Experiment("binary, sharpened", "mnist-binary-sharp")]
 VARIANTS = [
-    Experiment("all of it", ABLATION, AS_IT_WAS),
-    Experiment("without sharpening", ABLATION, (*AS_IT_WAS, "discrete_stage.sharpen=null")),
-    Experiment("without probability decay", ABLATION, (*AS_IT_WAS, "discrete_stage.probability_decay=0")),
-    Experiment("from a random start", ABLATION, (*AS_IT_WAS, "discrete_stage.start=random")),
+    Experiment("all of it", ABLATION),
+    Experiment("without sharpening", ABLATION, ("discrete_stage.sharpen=null",)),
+    Experiment("without probability decay", ABLATION, ("discrete_stage.probability_decay=0",)),
+    Experiment("from a random start", ABLATION, ("discrete_stage.start=random",)),
 ]
 WITH_NORMS = VARIANTS[:2]  # batch norm re-estimated or not: weights that are decided, and that are not
 GROUPS = {"float": FLOAT, "sharp": SHARP, "ablation": VARIANTS}
