@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt | $(RUNTIME)
 
 RUN := runs/mnist-ternary-quick/0
 
-train: setup ## Train a ternary network for MNIST, from data to discrete weights (about 5 minutes)
+train: setup ## Train a ternary network for MNIST, from data to a packed file (five to six minutes)
 	@$(BIN)/lrnets train mnist-ternary-quick --out $(RUN) $(if $(wildcard $(RUN)/recipe.yaml),--resume)
 	@$(BIN)/lrnets export $(RUN)
 
@@ -41,12 +41,11 @@ example: setup ## Train a ternary network on scikit-learn's digits, with the lib
 	@$(BIN)/python examples/digits.py
 
 test: setup ## Run the tests (a dozen minutes on two cores)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(MARKED)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
 
-test-all: setup ## Run all tests, with those that take longest (half as long again)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m ''
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
+test-all: MARKED := -m ''
+test-all: test ## Run them with the few that take longest (two minutes more)
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .

@@ -64,7 +64,7 @@ def test_sharpening_and_the_rate_are_all_that_differs_between_the_two_ternary_lr
     assert plain == sharp
 
 
-@pytest.mark.parametrize(("name", "file"), [("mnist", "rates.json")])
+@pytest.mark.parametrize(("name", "file"), [("mnist", "rates.json"), ("cifar10", "rates-cifar10.json")])
 def test_rates_are_the_best_of_the_search(name, file):
     """Of equal ones the lowest, as experiments/rates.py has it."""
     records = json.loads((Path(__file__).parents[2] / "experiments/records" / file).read_text())
