@@ -6,6 +6,7 @@ import tarfile
 import pytest
 import torch
 from image_files import encoded, make_folder, pixels
+from PIL import Image
 
 from lrnets.data import Batches, ImageFolder
 from lrnets.data.image_list import class_folders, list_files
@@ -36,6 +37,30 @@ def test_shards_give_the_same_images_as_the_folder(tmp_path):
             assert torch.equal(y, v)
     with pytest.raises(FileExistsError, match="has train shards already"):
         list(inspect_folder(root, size=8, resize=12, workers=0, shards=out))
+
+
+def test_shrunk_shards_hold_what_training_looks_at(tmp_path):
+    root, out = make_folder(tmp_path / "images", side=120), tmp_path / "shards"
+    (root / "train/class00/broken.jpg").write_bytes(b"no picture")
+    (root / "train/class00/small.png").write_bytes(encoded(pixels(5, 10, 14), "PNG"))
+    list(inspect_folder(root, size=32, resize=40, workers=2, shards=out, shrink=True))
+    seen = {"size": 32, "resize": 40, "valid_size": 0, "workers": 0, "mean": (0.5,) * 3, "deviation": (0.5,) * 3}
+    folder, shards = (ImageFolder(where, **seen, damaged_share=0.1) for where in (root, out))
+    for noise in (None, 3):
+        every = [torch.arange(12)]
+        (mine, label), (other, expected) = (next(iter(data.test.take(every, noise))) for data in (shards, folder))
+        assert torch.equal(label, expected)
+        assert mine.dtype == torch.uint8
+        assert (mine.int() - other.int()).abs().max() <= 6  # JPEG twice
+    with tarfile.open(out / "train-000000.tar") as archive:
+        stored = {member.name: archive.extractfile(member).read() for member in archive if ".cls" not in member.name}
+    assert sum(content == b"no picture" for content in stored.values()) == 1  # for training to report
+    assert [name for name in stored if name.endswith(".png")] != []  # small enough as it was
+    assert sorted(Image.open(io.BytesIO(c)).size for c in stored.values() if c != b"no picture") == (
+        [(14, 10)] + 24 * [(41, 40)]
+    )
+    with pytest.raises(ValueError, match="say where to: --to-shards OUT"):
+        list(inspect_folder(root, shrink=True))
 
 
 def test_workers_read_shards_too_and_the_index_is_made_once(tmp_path, monkeypatch):

@@ -16,9 +16,14 @@ NO_MATTER = (0.5, 0.5, 0.5)  # mean and deviation, which are for networks
 
 def inspect_folder(
     root: Path, *, size: int = 224, resize: int = 256, workers: int | None = None, measure: bool = False,
-    shards: Path | None = None,
+    shards: Path | None = None, shrink: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """About a folder of images; with `measure` the pace of decoding; with `shards` tar files are written there."""
+    """About a folder of images; with `measure` the pace of decoding; with `shards` tar files are written there.
+
+    With `shrink`, images in tar files have no more pixels than training looks at: a shorter side of `resize`.
+    """
+    if shrink and shards is None:
+        raise ValueError("images are shrunk on their way into tar files only; say where to: --to-shards OUT")
     data = ImageFolder(
         root, size=size, resize=resize, valid_size=0, workers=workers, mean=NO_MATTER, deviation=NO_MATTER
     )
@@ -36,6 +41,6 @@ def inspect_folder(
                 images = data.images(part, report)
                 if not isinstance(images, FileList):
                     raise ValueError(f"{root} holds tar files already")
-                write_shards(images, shards, part, report)
+                write_shards(images, shards, part, report, shorter=resize if shrink else None, workers=data.workers)
         (shards / CLASSES_FILE).write_text("".join(f"{name}\n" for name in data.classes))
         yield f"written: {shards}; it does for --data-dir as the folder does"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png")
 FORMATS = ("JPEG", "PNG")  # by content: ImageNet has a PNG file that is called .JPEG
 EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "La", "RGBa")
+SHRUNK_QUALITY = 95  # hardly to be told from the original, at a third of its bytes
 ORIENTATION = 0x0112  # EXIF's number for how a camera was held
 
 
@@ -48,26 +51,8 @@ class View:
         Grey, CMYK and paletted pictures become RGB, transparency is ignored, and what a camera noted about being held
         sideways is followed. Only the square is scaled (bilinear, over the whole area), not what is around it.
         """
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of palettes, EXIF data and sizes that are unusual
-                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                    return self._cut(self._decoded(image), noise)
-        except UnidentifiedImageError as error:
-            raise DamagedImageError(f"neither JPEG nor PNG, of {len(content)} bytes") from error
-        except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-            raise DamagedImageError(str(error)) from error
-
-    def _decoded(self, image: Image.Image) -> Image.Image:
-        if image.mode not in EIGHT_BITS:
-            raise ValueError(f"its pixels are {image.mode!r}, not 8 bits a channel")
-        width, height = (-(-side * self.resize // min(image.size)) for side in image.size)  # rounded up
-        # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in a fraction of the time; never below what is asked for.
-        image.draft(image.mode, (width, height))
-        image.load()
-        return _upright(image).convert("RGB")
+        with _opened(content) as image:
+            return self._cut(_decoded(image, self.resize), noise)
 
     def _cut(self, image: Image.Image, noise: int | None) -> np.ndarray:
         from PIL import Image
@@ -87,6 +72,50 @@ class View:
         square = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
         pixels = np.asarray(square).transpose(2, 0, 1)
         return pixels[:, :, ::-1] if mirrored else pixels
+
+
+def shrunk(content: bytes, shorter: int) -> bytes:
+    """The picture as a JPEG whose shorter side has `shorter` pixels; as it is, if it has no more or is damaged."""
+    from PIL import Image
+
+    try:
+        with _opened(content) as image:
+            if min(image.size) <= shorter:
+                return content
+            picture = _decoded(image, shorter)
+            width, height = (round(side * shorter / min(picture.size)) for side in picture.size)
+            small = io.BytesIO()
+            picture.resize((width, height), Image.Resampling.BILINEAR).save(small, "JPEG", quality=SHRUNK_QUALITY)
+            return small.getvalue()
+    except DamagedImageError:
+        return content  # training reports it, and counts it
+
+
+@contextmanager
+def _opened(content: bytes) -> Iterator[Image.Image]:
+    """The picture, nothing of it decoded yet; whatever is wrong with it within the block, it is damaged."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of palettes, EXIF data and sizes that are unusual
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                yield image
+    except UnidentifiedImageError as error:
+        raise DamagedImageError(f"neither JPEG nor PNG, of {len(content)} bytes") from error
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise DamagedImageError(str(error)) from error
+
+
+def _decoded(image: Image.Image, shorter: int) -> Image.Image:
+    """All pixels in RGB, upright; of a JPEG no more than it takes for a shorter side of `shorter` pixels."""
+    if image.mode not in EIGHT_BITS:
+        raise ValueError(f"its pixels are {image.mode!r}, not 8 bits a channel")
+    width, height = (-(-side * shorter // min(image.size)) for side in image.size)  # rounded up
+    # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in a fraction of the time; never below what is asked for.
+    image.draft(image.mode, (width, height))
+    image.load()
+    return _upright(image).convert("RGB")
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from lrnets.data.image_list import FileList, digest
 from lrnets.data.once import once
-from lrnets.data.pictures import SUFFIXES
+from lrnets.data.pictures import SUFFIXES, shrunk
 from lrnets.data.progress import Report
 from lrnets.data.shuffle import permutation
 from lrnets.whole_files import whole_file
@@ -161,22 +163,36 @@ def _shuffled(hand: Sequence[Tensor], keys: Tensor) -> Iterator[Tensor]:
         yield places[keys[places].argsort()]
 
 
-def write_shards(images: FileList, root: Path, part: str, report: Report, *, images_each: int = 1000) -> None:
-    """Write images as part-000000.tar and so on, in the list's order."""
+def write_shards(
+    images: FileList, root: Path, part: str, report: Report,
+    *, images_each: int = 1000, shorter: int | None = None, workers: int = 1,
+) -> None:  # fmt: skip
+    """Write images as part-000000.tar and so on, in the list's order.
+
+    With `shorter` they are shrunk to so many pixels of their shorter side, by `workers` threads (Pillow lets go of
+    Python's lock while it decodes and scales).
+    """
     if shard_files(root, part):
         raise FileExistsError(f"{root} has {part} shards already; name another folder, or remove them")
     root.mkdir(parents=True, exist_ok=True)
     count = len(images.labels)
-    for shard, first in enumerate(range(0, count, images_each)):
-        target = root / f"{part}-{shard:06d}.tar"
-        with (
-            whole_file(target) as temporary,
-            tarfile.open(temporary, "w:", format=tarfile.USTAR_FORMAT) as archive,
-        ):
-            for image in range(first, min(count, first + images_each)):
-                suffix = Path(images.name(image)).suffix.lower()
-                for ending, content in ((suffix, images.read(image)), (".cls", b"%d" % int(images.labels[image]))):
-                    member = tarfile.TarInfo(f"{image:08d}{ending}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-        report(f"writing {part} shards", min(count, first + images_each), count)
+
+    def stored(image: int) -> tuple[str, bytes]:
+        content = images.read(image)
+        smaller = content if shorter is None else shrunk(content, shorter)
+        return Path(images.name(image)).suffix.lower() if smaller is content else ".jpg", smaller
+
+    # Decoding ignores warnings for a moment, of all threads: they are as before only once all threads are done.
+    with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
+        for shard, first in enumerate(range(0, count, images_each)):
+            target, last = root / f"{part}-{shard:06d}.tar", min(count, first + images_each)
+            with (
+                whole_file(target) as temporary,
+                tarfile.open(temporary, "w:", format=tarfile.USTAR_FORMAT) as archive,
+            ):
+                for image, (suffix, picture) in zip(range(first, last), pool.map(stored, range(first, last))):
+                    for ending, content in ((suffix, picture), (".cls", b"%d" % int(images.labels[image]))):
+                        member = tarfile.TarInfo(f"{image:08d}{ending}")
+                        member.size = len(content)
+                        archive.addfile(member, io.BytesIO(content))
+            report(f"writing {part} shards", last, count)
