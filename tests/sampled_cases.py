@@ -49,12 +49,15 @@ class Case:
     values: ValueSet
     linear_map: LinearMap
     floor: float = VARIANCE_FLOOR
+    sharpness: Tensor | None = None
+    natural: bool = False
 
     def sample(self, **changed) -> Tensor:
         case = replace(self, **changed)
         return local_reparameterization(
             case.x, case.logits, case.bias, case.values, case.linear_map,
-            scale=case.scale, noise=case.noise, variance_floor=case.floor,
+            scale=case.scale, sharpness=case.sharpness, noise=case.noise, variance_floor=case.floor,
+            natural=case.natural,
         )  # fmt: skip
 
     def by_autograd(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import references
@@ -18,6 +19,7 @@ from sampled_cases import (
     make_case,
     random_case,
 )
+from value_sets import information
 
 from lrnets.functional import (
     VARIANCE_FLOOR,
@@ -51,6 +53,23 @@ def test_values_and_gradients_equal_the_plain_formulas_by_autograd(which, values
     expected = case.by_autograd()
     torch.testing.assert_close(case.sample(), expected, **REORDERED)
     assert_all_close(case.gradients(), case.gradients(expected), rtol=1e-11, atol=1e-11)
+
+
+@every_value_set
+@every_map
+@pytest.mark.parametrize("sharpness", [None, 2.5])
+def test_natural_gradients_are_for_the_logits_alone_and_times_the_information_what_they_were(which, values, sharpness):
+    """The information of logits that count s times is s^2 times that of those they count as."""
+    case = make_case(which, values)
+    if sharpness is not None:
+        case = replace(case, sharpness=torch.tensor(sharpness, dtype=torch.float64))
+    (x, logits, bias), (by_x, natural, by_bias) = case.gradients(), replace(case, natural=True).gradients()
+    assert torch.equal(by_x, x)
+    assert torch.equal(by_bias, bias)
+    factor = sharpness or 1.0
+    fisher = factor**2 * information(values, factor * case.logits.detach().flatten(1))
+    expected = torch.einsum("nij,jn->in", fisher, natural.flatten(1)).view_as(logits)
+    torch.testing.assert_close(expected, logits, rtol=1e-9, atol=1e-9)
 
 
 def test_a_dense_sample_equals_a_loop_over_enumerated_moments():

@@ -89,6 +89,29 @@ def test_parameter_groups_cover_all_parameters_once_and_never_decay_logits():
     assert not torch.equal(model[4].weight, weight)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_logit_decay_takes_logits_towards_zero_beside_the_gradient(fused):
+    model = net()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.Adam(
+        lrnets.param_groups(model, lr=1e-3, logit_lr=0.2, logit_decay=0.1, weight_decay=1e-4), fused=fused
+    )
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for name, p in model.named_parameters():
+        if "logits" in name:
+            torch.testing.assert_close(p, before[name] * (1 - 0.2 * 0.1))
+        elif name != "4.weight":  # which Adam takes a whole step towards 0, as ever
+            assert torch.equal(p, before[name]), name
+
+
+@pytest.mark.parametrize("decay", [-0.1, float("nan"), float("inf")])
+def test_a_logit_decay_that_is_none_is_refused(decay):
+    with pytest.raises(ValueError, match="logit_decay must be a finite number of at least 0, got"):
+        lrnets.param_groups(net(), lr=0.1, logit_decay=decay)
+
+
 def test_parameter_groups_without_own_rate_frozen_parameters_or_empty_groups():
     model = net()
     model[0].logits.requires_grad_(False)

@@ -17,6 +17,7 @@ from value_sets import (
     enumerated,
     every_value_set,
     extreme_logits,
+    information,
     some_logits,
 )
 
@@ -203,6 +204,28 @@ def test_moments_backward_equals_central_differences_of_enumerated_moments(value
         for which, (by_mean, by_variance) in enumerate([(one, zero), (zero, one)]):
             gradient = values.moments_backward(logits, by_mean, by_variance)[k]
             torch.testing.assert_close(gradient, slope[:, which], rtol=1e-8, atol=1e-8)
+
+
+@every_value_set
+def test_the_natural_gradient_times_the_fisher_information_is_the_gradient(values):
+    logits = some_logits(values, 30)
+    grads = some_logits(values, 30, seed=1)[0], some_logits(values, 30, seed=2)[0]
+    natural = values.natural_gradient(logits, *grads)
+    found = torch.einsum("nij,jn->in", information(values, logits), natural)
+    torch.testing.assert_close(found, values.moments_backward(logits, *grads), rtol=1e-10, atol=1e-10)
+    # Where levels have a logit each, a common shift changes nothing; the natural gradient shifts nothing on average.
+    if isinstance(values, Levels):
+        torch.testing.assert_close((values.probabilities(logits) * natural).sum(0), torch.zeros_like(grads[0]))
+
+
+@every_value_set
+def test_the_natural_gradient_of_a_decided_weight_does_not_fade(values):
+    """The gradient itself is gone: exp(-25) of what it was, or less."""
+    logits = 60 * some_logits(values, 20).sign().float()
+    logits += 25 * torch.arange(len(logits)).view(-1, 1)  # levels of the same probability would not be decided
+    one = torch.ones(20)
+    assert values.moments_backward(logits, one, 0 * one).abs().max() < 1e-6
+    assert values.natural_gradient(logits, one, 0 * one).abs().amax(0).min() > 0.1
 
 
 @every_value_set

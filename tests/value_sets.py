@@ -47,3 +47,13 @@ def as_tensor(numbers) -> torch.Tensor:
 
 # Sums of at most 7 terms of size at most 16 (the levels' squares) in float64: a few times 7 * 16 * 2^-53 = 1.2e-14.
 EXACT = {"rtol": 1e-13, "atol": 1e-13}
+
+
+def information(values, logits: torch.Tensor) -> torch.Tensor:
+    """The Fisher information of each weight's logits, sum_k p_k (dlog p_k)(dlog p_k)^T, by autograd; (n, K, K)."""
+    found = []
+    for column in logits.T:
+        slopes = torch.autograd.functional.jacobian(lambda c: values.probabilities(c.unsqueeze(1))[:, 0].log(), column)
+        p = values.probabilities(column.unsqueeze(1))
+        found.append(slopes.T @ (p * slopes))
+    return torch.stack(found)

@@ -112,12 +112,14 @@ def local_reparameterization(
     noise: Tensor | None = None,
     generator: torch.Generator | None = None,
     variance_floor: float = VARIANCE_FLOOR,
+    natural: bool = False,
 ) -> Tensor:
     """A sample of the pre-activation m + v * eps of a layer whose weights are distributed as `logits` say.
 
     `logits` is (logits a weight, *weight shape); `sharpness` multiplies them, `scale` every weight. `noise` fixes eps
     (of the output's shape); otherwise it is drawn from `generator`, or from torch's own. Under autocast the mean is
-    computed in the lower precision and the variance in float32.
+    computed in the lower precision and the variance in float32. With `natural` the logits get natural gradients, which
+    are no derivatives: those of other things in the loss, such as a penalty, are not to be added to them.
     """
     check_input(x)
     device, dtype = x.device.type, x.dtype
@@ -126,7 +128,7 @@ def local_reparameterization(
         dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False) if can_autocast else nullcontext():
         return _Sample.apply(
-            x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor
+            x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor, natural
         )[0]
 
 
@@ -145,6 +147,7 @@ class ScaledWeights:
     values: ValueSet
     sharpness: Tensor | None
     scale: Tensor | None
+    natural: bool = False
 
     def moments(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the scaled weights."""
@@ -160,8 +163,12 @@ class ScaledWeights:
         if self.scale is not None:
             scale = at_least_float32(self.scale)
             grad_mean, factor = grad_mean * scale, 0.5 * scale * scale
-        grad = self.values.moments_backward(self._sharpened(logits), grad_mean, grad_deviation * factor)
-        return grad if self.sharpness is None else grad.mul_(self.sharpness)
+        backward = self.values.natural_gradient if self.natural else self.values.moments_backward
+        grad = backward(self._sharpened(logits), grad_mean, grad_deviation * factor)
+        if self.sharpness is None:
+            return grad
+        # Logits times s have s times the derivative, and s^2 times the information.
+        return grad.div_(self.sharpness) if self.natural else grad.mul_(self.sharpness)
 
     def _sharpened(self, logits: Tensor) -> Tensor:
         return logits if self.sharpness is None else logits * self.sharpness
@@ -171,7 +178,7 @@ class _Sample(torch.autograd.Function):
     """z = m + v * eps and, for the backward pass, eps / v."""
 
     @staticmethod
-    def forward(x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, floor):
+    def forward(x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, floor, _):
         weights = ScaledWeights(values, sharpness, scale)
         inputs, squares = x.to(dtype), _square(at_least_float32(x))
         parts = []
@@ -185,7 +192,7 @@ class _Sample(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, logits, bias, scale, sharpness, _, _, values, linear_map, dtype, _ = inputs
+        x, logits, bias, scale, sharpness, _, _, values, linear_map, dtype, _, ctx.natural = inputs
         ctx.save_for_backward(x, logits, scale, sharpness, output[1])
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
@@ -197,9 +204,9 @@ class _Sample(torch.autograd.Function):
     def backward(ctx, grad, _):
         """Eq. 5: dL/dmu = dL/dz dm/dmu and dL/dsigma^2 = dL/dz eps / (2 v) dv^2/dsigma^2; dL/dh by way of both."""
         if grad is None:
-            return (None,) * 11
+            return (None,) * 12
         x, logits, scale, sharpness, eps_by_v = ctx.saved_tensors
-        weights = ScaledWeights(ctx.values, sharpness, scale)
+        weights = ScaledWeights(ctx.values, sharpness, scale, ctx.natural)
         linear_map, dtype, exact = ctx.linear_map, ctx.dtype, eps_by_v.dtype
         for_x, for_logits, for_bias = ctx.needs_input_grad[:3]
         inputs, squares, grad_v = x.to(dtype), _square(x.to(exact)), grad.to(exact) * eps_by_v
@@ -232,7 +239,7 @@ class _Sample(torch.autograd.Function):
                 grad_bias.append(by_bias)
         if for_x:  # dv^2/dh = 2 h sigma^2: the 2 cancels the half of the root's derivative
             grad_x = grad_x.to(exact).addcmul_(x.to(exact), grad_squares).to(x.dtype)
-        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 8)
+        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 9)
 
 
 def _add_noise(

@@ -38,6 +38,7 @@ class LRLayer(nn.Module):
     values: ValueSet
     generator: torch.Generator | None = None
     variance_floor: float = functional.VARIANCE_FLOOR
+    natural: bool = False  # whether the logits get natural gradients; see set_natural
     sharpness: Tensor | None  # the logits count as multiplied by this; None is 1
 
     def __init__(self, template: nn.Module, values: Values, scale: bool, device: Any, dtype: Any) -> None:
@@ -96,7 +97,7 @@ class LRLayer(nn.Module):
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
         return functional.local_reparameterization(
             x, self._raw_logits, self.bias, self.values, linear_map, scale=self.scale, sharpness=self.sharpness,
-            generator=self.generator, variance_floor=self.variance_floor,
+            generator=self.generator, variance_floor=self.variance_floor, natural=self.natural,
         )  # fmt: skip
 
     def _compute(self, *inputs: Any) -> Tensor:
@@ -286,6 +287,17 @@ def bake_sharpness_(model: nn.Module) -> None:
             logits.mul_(factor)
     for _, layer in lr_layers(model):
         layer.sharpness = None
+
+
+def set_natural(model: nn.Module, natural: bool = True) -> None:
+    """Let the logits of all LR layers have natural gradients, or the loss's own derivatives again.
+
+    A derivative fades as a weight decides itself, p (1 - p), and faster the more it is sharpened: after some hundred
+    steps no weight changes its mind any more. A natural gradient does not fade. Give the logits a decay as well
+    (`param_groups`, logit_decay): nothing else calls back a weight that decided long ago.
+    """
+    for _, layer in lr_layers(model):
+        layer.natural = natural
 
 
 def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:

@@ -40,18 +40,21 @@ def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0
 
 
 def param_groups(
-    model: nn.Module, *, lr: float, weight_decay: float = 0.0, logit_lr: float | None = None
+    model: nn.Module, *, lr: float, weight_decay: float = 0.0, logit_lr: float | None = None, logit_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for a torch optimiser: logits (own learning rate, never decayed), float weights, and the rest.
+    """Groups for a torch optimiser: logits (own learning rate and decay), float weights, and the rest.
 
     Weight decay is for the float weights (two or more dimensions); biases and norms, in the rest, go without. The float
     weights behind quantised ones (latents, of straight-through methods) learn at the logits' rate, and are decayed if
-    that is part of the method.
+    that is part of the method. `logit_decay` takes logits towards 0 beside the gradient, as AdamW does: logits times
+    1 - lr * logit_decay each step (torch's Adam does so by group).
     """
+    if not 0 <= logit_decay < float("inf"):
+        raise ValueError(f"logit_decay must be a finite number of at least 0, got {logit_decay}; 0.1 is one to try")
     carrying = {id(p): layer for _, layer in twins(model) for p in carrying_parameters(layer)}
     carrying_lr = lr if logit_lr is None else logit_lr
     groups: dict[str, dict[str, Any]] = {
-        "logits": {"params": [], "lr": carrying_lr, "weight_decay": 0.0},
+        "logits": {"params": [], "lr": carrying_lr, "weight_decay": logit_decay},
         "latents": {"params": [], "lr": carrying_lr, "weight_decay": weight_decay},
         "weights": {"params": [], "lr": lr, "weight_decay": weight_decay},
         "rest": {"params": [], "lr": lr, "weight_decay": 0.0},
@@ -59,6 +62,8 @@ def param_groups(
     for parameter in model.parameters():
         if parameter.requires_grad:
             groups[_group(parameter, carrying.get(id(parameter)))]["params"].append(parameter)
+    if logit_decay:
+        groups["logits"]["decoupled_weight_decay"] = True
     return [{"name": name, **group} for name, group in groups.items() if group["params"]]
 
 

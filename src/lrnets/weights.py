@@ -52,6 +52,13 @@ class ValueSet(ABC):
     def moments_backward(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
         """Gradient for the logits: grad_mean * dmu/dtheta + grad_variance * dsigma^2/dtheta (eq. 5, last factor)."""
 
+    def natural_gradient(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
+        """`moments_backward` divided by the Fisher information of the logits: it does not fade as weights decide.
+
+        The change of the distribution, not of the logits, is what a step of a given length then limits (Amari 1998).
+        """
+        raise NotImplementedError(f"{self} has no natural gradient; train it without")
+
     @abstractmethod
     def start(self, weight: Tensor, p_min: float = P_MIN, p_max: float = P_MAX) -> Tensor:
         """Logits whose mean is `weight` (already divided by the layer's deviation) wherever it is not clipped."""
@@ -116,6 +123,10 @@ class Binary(ValueSet):
         mean, variance = self.moments(logits)
         return (0.5 * variance * (grad_mean - 2 * mean * grad_variance)).unsqueeze(0)
 
+    def natural_gradient(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
+        """The information of a is p (1 - p): what is left is 2 (dL/dmu - 2 mu dL/dsigma^2)."""
+        return torch.addcmul(grad_mean, self.mean(logits), grad_variance, value=-2).mul_(2).unsqueeze(0)
+
     def start(self, weight: Tensor, p_min: float = P_MIN, p_max: float = P_MAX) -> Tensor:
         """p(+1) = (1 + w) / 2, clipped to [p_min, p_max]."""
         _check_probability_limits(p_min, p_max)
@@ -162,6 +173,13 @@ class Ternary(ValueSet):
         h = torch.addcmul(grad_mean, some * sign, grad_variance, value=-2)
         grad_a = torch.addcmul(grad_variance, sign, h).mul_(zero).mul_(some).neg_()
         return torch.stack([grad_a, h.mul_(plus).mul_(minus).mul_(some).mul_(2)])
+
+    def natural_gradient(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
+        """The information is n p0 of a and n q r of b, and none of both: what is left is -(t h + dL/dsigma^2), 2 h."""
+        plus = torch.sigmoid(logits[1])
+        sign = 2 * plus - 1
+        h = torch.addcmul(grad_mean, torch.sigmoid(-logits[0]).mul_(sign), grad_variance, value=-2)
+        return torch.stack([torch.addcmul(grad_variance, sign, h).neg_(), h.mul_(2)])
 
     def start(self, weight: Tensor, p_min: float = P_MIN, p_max: float = P_MAX) -> Tensor:
         """p0 = p_max - (p_max - p_min) |w| (eq. 6); p(+1 | not 0) = (1 + w / (1 - p0)) / 2 (eq. 8); both clipped."""
@@ -213,9 +231,13 @@ class Levels(ValueSet):
 
     def moments_backward(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
         """dmu/dtheta_k = p_k (l_k - mu); dsigma^2/dtheta_k = p_k ((l_k - mu)^2 - sigma^2)."""
+        return torch.softmax(logits, 0) * self.natural_gradient(logits, grad_mean, grad_variance)
+
+    def natural_gradient(self, logits: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
+        """The information is diag(p) - p p^T, which maps any c of mean sum_k p_k c_k = 0 to p_k c_k."""
         p, offset, _ = self._offsets(logits)
         variance = (p * offset.square()).sum(0)
-        return p * (grad_mean * offset + grad_variance * (offset.square() - variance))
+        return grad_mean * offset + grad_variance * (offset.square() - variance)
 
     def start(self, weight: Tensor, p_min: float = P_MIN, p_max: float = P_MAX) -> Tensor:
         """The two levels around the weight share what a uniform floor leaves over.

@@ -14,9 +14,11 @@ import torch
 from digit_runs import network, recipe, short, train
 from safetensors.torch import load_file
 
+from lrnets.layers import lr_layers
 from lrnets.training.examples import load_examples
 from lrnets.training.metrics import read_epochs
 from lrnets.training.module import DivergedError
+from lrnets.training.pipeline import convert_by
 from lrnets.training.recipe import Recipe, recipe_from
 from lrnets.training.run_folder import RunFolder, read_weights
 
@@ -150,6 +152,22 @@ def test_init_takes_safetensors_or_a_torch_checkpoint_and_skips_the_float_stage(
         read_weights(tmp_path / "list.pt")
     with pytest.raises(FileNotFoundError, match="no weights"):
         read_weights(tmp_path / "missing.pt")
+
+
+def test_natural_gradients_and_the_decay_of_logits_reach_layers_and_optimiser(tmp_path):
+    settings = {"natural": True, "logit_decay": 0.05, "sharpen": {"start": 0, "first": 3.5}, "scale": True}
+    model, chosen = network(), short(**settings)
+    convert_by(chosen, model)
+    assert [layer.natural for _, layer in lr_layers(model)] == [True, True]
+    results = train(tmp_path / "natural", chosen)
+    assert results["valid_error"]["mode"] < 15
+    checkpoint = torch.load(tmp_path / "natural/checkpoints/stochastic/last.ckpt", weights_only=True)
+    decays = {
+        g["name"]: (g["weight_decay"], g["decoupled_weight_decay"])
+        for g in checkpoint["optimizer_states"][0]["param_groups"]
+    }
+    assert decays["logits"] == (0.05, True)
+    assert decays["rest"] == (0.0, False)
 
 
 def test_a_float_recipe_and_a_random_start(tmp_path):

@@ -50,7 +50,10 @@ def test_settings_and_own_files(tmp_path):
         ("float_stage.lr=0", ["lr must be above 0, got 0"]),
         ("float_stage.milestones=[3]", ["milestones belong to the step schedule"]),
         ("discrete_stage.epochs=2.5", ["epochs", "2.5"]),
-        ("discrete_stage.sharpen.factor=0.5", ["sharpen.factor must be at least 1, got 0.5"]),
+        ("discrete_stage.sharpen.factor=0.5", ["sharpen.factor must be at least sharpen.first, 1, got 0.5"]),
+        ("discrete_stage.sharpen.first=0", ["sharpen.first must be above 0, got 0"]),
+        ("discrete_stage.logit_decay=-1", ["logit_decay must be at least 0, got -1"]),
+        ("discrete_stage.natural=true", ["those of probability_decay and beta cannot be added", "use logit_decay"]),
         ("discrete_stage.p_min=0.99", ["0 < p_min < p_max < 1"]),
         ("discrete_stage=null", ["needs a discrete_stage"]),
         ("weights=float", ["has no discrete_stage"]),
@@ -92,6 +95,20 @@ def test_a_recipe_names_its_method_and_options():
     assert gaussian.discrete_stage is not None
     with pytest.raises(ValueError, match="by method: gaussian needs a discrete_stage"):
         load_recipe("mnist-float-quick", ["method=gaussian"])
+
+
+def test_natural_gradients_are_for_lr_nets():
+    natural = ["discrete_stage.probability_decay=0", "discrete_stage.natural=true", "discrete_stage.logit_decay=0.1"]
+    stage = load_recipe("mnist-ternary-quick", natural).discrete_stage
+    assert (stage.natural, stage.logit_decay) == (True, 0.1)
+    with pytest.raises(ValueError, match=r"discrete_stage\.natural is for method lr; leave it out for gumbel"):
+        load_recipe("mnist-ternary-quick", [*natural, "method=gumbel"])
+
+
+def test_sharpening_can_begin_above_one():
+    assert [Sharpen(start=0, first=2, factor=10).at(p) for p in (0, 0.5, 1)] == [2, 6, 10]
+    exponential = Sharpen(start=0.5, first=2, factor=32, shape="exponential")
+    assert [exponential.at(p) for p in (0, 0.5, 0.75, 1)] == pytest.approx([2, 2, 8, 32])
 
 
 def test_sharpening_can_grow_by_the_same_ratio_in_each_step():

@@ -56,8 +56,10 @@ class Stage(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         s = self.settings
-        logit_lr = s.logit_lr if isinstance(s, DiscreteStage) else None
-        groups = param_groups(self.model, lr=s.lr, weight_decay=s.weight_decay, logit_lr=logit_lr)
+        logit_lr, logit_decay = (s.logit_lr, s.logit_decay) if isinstance(s, DiscreteStage) else (None, 0.0)
+        groups = param_groups(
+            self.model, lr=s.lr, weight_decay=s.weight_decay, logit_lr=logit_lr, logit_decay=logit_decay
+        )
         optimizer = torch.optim.Adam(groups, fused=True)
         if s.schedule == "step":
             steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, s.milestones)

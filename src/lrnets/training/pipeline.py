@@ -57,7 +57,7 @@ def convert_by(recipe: Recipe, model: nn.Module) -> str:
     options = {name: getattr(s, name) for name in STAGE_OPTIONS if name in method.options} | recipe.method_options
     report = convert_(model, recipe.weights, method=method.name, keep_first=s.keep_first, **options)
     for _, layer in lr_layers(model):
-        layer.variance_floor = s.variance_floor
+        layer.variance_floor, layer.natural = s.variance_floor, s.natural
     return str(report)
 
 

@@ -28,7 +28,7 @@ STAGE_OPTIONS = ("scale", "p_min", "p_max")  # options of methods that have thei
 
 @dataclass(frozen=True)
 class Sharpen:
-    """The logits count as multiplied by a factor that grows from 1 at `start` (a share of training) to `factor`.
+    """The logits count as multiplied by a factor that grows from `first` at `start` (a share of training) to `factor`.
 
     It grows linearly, or by the same ratio in each step. That is 1 / temperature: {start: 0, shape: exponential} is how
     SLB anneals (Yang et al. 2020, "Searching for low-bit weights in quantized neural networks"), who also give
@@ -38,15 +38,19 @@ class Sharpen:
     start: float = 0.4
     factor: float = 10.0
     shape: Literal["linear", "exponential"] = "linear"
+    first: float = 1.0
 
     def __post_init__(self) -> None:
         _require("sharpen.start", self.start, 0 <= self.start < 1, "from 0 to below 1")
-        _require("sharpen.factor", self.factor, self.factor >= 1, "at least 1")
+        _require("sharpen.first", self.first, self.first > 0, "above 0")
+        _require("sharpen.factor", self.factor, self.factor >= self.first, f"at least sharpen.first, {self.first:g}")
 
     def at(self, progress: float) -> float:
         """The factor when this share of training is done."""
         share = max(0.0, progress - self.start) / (1 - self.start)
-        return self.factor**share if self.shape == "exponential" else 1 + (self.factor - 1) * share
+        if self.shape == "exponential":
+            return self.first * (self.factor / self.first) ** share
+        return self.first + (self.factor - self.first) * share
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,13 @@ class DiscreteStage(FloatStage):
     """Training of the discrete weights; the names are those of lrnets.convert_, param_groups and penalty.
 
     `logit_lr` is for what the weights come from: logits, or the float weights behind quantised ones. `scale`, `p_min`
-    and `p_max` are for the methods that have them as options.
+    and `p_max` are for the methods that have them as options. `natural` is lrnets.layers.set_natural's.
     """
 
     start: Literal["pretrained", "random"] = "pretrained"
     logit_lr: float | None = None
+    logit_decay: float = 0.0
+    natural: bool = False
     probability_decay: float = 0.0
     beta: float = 0.0
     sharpen: Sharpen | None = None
@@ -92,6 +98,12 @@ class DiscreteStage(FloatStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require("logit_lr", self.logit_lr, self.logit_lr is None or self.logit_lr > 0, "above 0")
+        _require("logit_decay", self.logit_decay, self.logit_decay >= 0, "at least 0")
+        if self.natural and (self.probability_decay or self.beta):
+            raise ValueError(
+                "natural gradients are no derivatives, so that those of probability_decay and beta cannot be added; "
+                "leave these out, and use logit_decay"
+            )
         _require("probability_decay", self.probability_decay, self.probability_decay >= 0, "at least 0")
         _require("beta", self.beta, self.beta >= 0, "at least 0")
         _require("variance_floor", self.variance_floor, self.variance_floor >= 0, "at least 0")
@@ -158,8 +170,10 @@ class Recipe:
             method.complete(self.method_options)
         except TypeError as error:
             raise ValueError(f"method_options: {error}") from error
+        if stage is not None and stage.natural and method.name != "lr":
+            raise ValueError(f"discrete_stage.natural is for method lr; leave it out for {method.name}")
         if stage is not None and not method.logits:
-            for name in ("sharpen", "probability_decay", "beta"):
+            for name in ("sharpen", "logit_decay", "probability_decay", "beta"):
                 if getattr(stage, name):
                     having = [other.name for other in METHODS.values() if other.logits]
                     raise ValueError(
