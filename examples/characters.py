@@ -1,8 +1,11 @@
 """A small transformer that predicts the next character: float against LR-net ternary against BitNet b1.58.
 
+LR-net comes twice: with the derivatives of its logits, as in the paper, and with natural gradients, which do not fade,
+and scales that learn.
+
 The text is Python's own language reference (pydoc_data.topics, half a million characters), which every Python has. All
-three networks have the same budget: half of the steps train one float network; then the float one goes on, and copies
-of it go on as LR-net and as BitNet. Embeddings, norms and the last layer stay in float. What is measured is the loss on
+networks have the same budget: half of the steps train one float network; then the float one goes on, and copies of it
+go on as LR-nets and as BitNet. Embeddings, norms and the last layer stay in float. What is measured is the loss on
 the last tenth of the text, in bits a character: of discrete networks, never of the stochastic one.
 
     python examples/characters.py                        # a minute or two on one core
@@ -27,7 +30,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 import lrnets
-from lrnets.layers import bake_sharpness_, set_sharpness
+from lrnets.layers import bake_sharpness_, learn_scales_, set_natural, set_sharpness
 from lrnets.tables import table
 
 VALID_SHARE = 0.1
@@ -47,10 +50,13 @@ class Settings:
     steps: int = 800  # in all, of which half are the float network's
     lr: float = 3e-3
     # The best of four rates each on this validation text, seed 0, 400 steps: 0.01, 0.03, 0.1, 0.3 and a tenth of those.
-    logit_lr: float = 0.3  # LR-net's
+    logit_lr: float = 0.3  # LR-net's, with natural gradients too
+    logit_decay: float = 0.05  # with natural gradients; the best of 0.02, 0.05 and 0.1
     latent_lr: float = 0.01  # BitNet's
 
 
+NATURAL = "LR-net ternary, natural"
+CONVERTED = (("LR-net ternary", "lr", "logit_lr"), (NATURAL, "lr", "logit_lr"), ("BitNet b1.58", "bitnet", "latent_lr"))
 TINY = Settings(width=16, layers=1, heads=2, context=16, batch=8, steps=8)
 
 
@@ -96,25 +102,33 @@ class CharacterModel(nn.Module):
         return self.head(self.norm(self.blocks(self.embed(x) + self.place(places))))
 
 
-def fit(model: nn.Module, text: Tensor, s: Settings, *, rate: float, seed: int, tick: Tick) -> None:
+def fit(
+    model: nn.Module, text: Tensor, s: Settings, *, rate: float, seed: int, tick: Tick, natural: bool = False
+) -> None:
     """Adam for half of the steps, one cycle, on windows at random places; `rate` is that of what weights come from.
 
-    LR-net's distributions are sharpened: from 40 % on, the logits count as multiplied by a factor that grows to 10.
+    LR-net's distributions are sharpened: the logits count as multiplied by a factor that grows to 10, from 1 at 40 % of
+    the steps on; with natural gradients, which do not mind, from 3.5 at once.
     """
     steps = s.steps // 2
-    optimizer = torch.optim.Adam(lrnets.param_groups(model, lr=s.lr, logit_lr=rate))
+    if natural:
+        set_natural(model)
+        learn_scales_(model)
+    decay = {"logit_decay": s.logit_decay} if natural else {}
+    first, begin = (3.5, 0.0) if natural else (1.0, 0.4)
+    optimizer = torch.optim.Adam(lrnets.param_groups(model, lr=s.lr, logit_lr=rate, **decay))
     peaks = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peaks, total_steps=max(2, steps))
     places = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # LR-net's noise
     model.train()
     for step in range(steps):
-        set_sharpness(model, 1 + 9 * max(0.0, step / steps - 0.4) / 0.6)
+        set_sharpness(model, first + (10 - first) * max(0.0, step / steps - begin) / (1 - begin))
         starts = torch.randint(len(text) - s.context, (s.batch, 1), generator=places)
         window = text[starts + torch.arange(s.context + 1)]  # (batch, context + 1)
         loss = F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
-        (loss + lrnets.penalty(model, probability_decay=1e-11)).backward()
+        (loss if natural else loss + lrnets.penalty(model, probability_decay=1e-11)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -145,15 +159,15 @@ def compare(train: Tensor, valid: Tensor, characters: int, s: Settings, seed: in
     fit(net, train, s, rate=s.lr, seed=seed + 1, tick=tick)
     found["float"] = bits(net, valid, s)
 
-    for label, method, rate in (("LR-net ternary", "lr", s.logit_lr), ("BitNet b1.58", "bitnet", s.latent_lr)):
+    for label, method, rate in CONVERTED:
         model = copy.deepcopy(start)
         lrnets.convert_(model, "ternary", method=method)
-        fit(model, train, s, rate=rate, seed=seed + 1, tick=tick)
+        fit(model, train, s, rate=getattr(s, rate), seed=seed + 1, tick=tick, natural=label == NATURAL)
         found[label] = bits(lrnets.discretize(model, "mode"), valid, s)
         if method == "lr":
             generator = torch.Generator().manual_seed(seed)
             draws = [bits(lrnets.discretize(model, generator=generator), valid, s) for _ in range(DRAWS)]
-            found[f"LR-net ternary, mean of {DRAWS} draws"] = statistics.mean(draws)
+            found[f"{label}, mean of {DRAWS} draws"] = statistics.mean(draws)
     return found
 
 
@@ -195,7 +209,7 @@ def main() -> None:
     started = time.perf_counter()
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}")
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("training", total=args.seeds * 4 * (s.steps // 2), loss=math.nan)
+        task = progress.add_task("training", total=args.seeds * (2 + len(CONVERTED)) * (s.steps // 2), loss=math.nan)
         runs = [
             compare(train, valid, len(alphabet), s, seed, lambda loss: progress.update(task, advance=1, loss=loss))
             for seed in range(args.seeds)

@@ -18,7 +18,7 @@ def test_it_prints_a_row_for_each_network():
     done = run("--tiny", "--seeds", "2")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if " ± " in line and "." in line]
-    assert len(rows) == 5
+    assert len(rows) == 7
     for row in rows:
         bits = float(row[row.index("±") - 1])
         assert 1 < bits < 8  # 103 equally likely characters have 6.7 bits

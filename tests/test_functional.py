@@ -57,6 +57,15 @@ def test_values_and_gradients_equal_the_plain_formulas_by_autograd(which, values
 
 @every_value_set
 @every_map
+def test_the_gradient_of_a_scale_passes_gradcheck(which, values):
+    case = make_case(which, values)
+    scale = case.scale.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda scale, logits: case.sample(scale=scale, logits=logits), (scale, case.logits))
+    assert torch.autograd.gradcheck(lambda scale: case.sample(scale=scale, logits=case.logits.detach()), (scale,))
+
+
+@every_value_set
+@every_map
 @pytest.mark.parametrize("sharpness", [None, 2.5])
 def test_natural_gradients_are_for_the_logits_alone_and_times_the_information_what_they_were(which, values, sharpness):
     """The information of logits that count s times is s^2 times that of those they count as."""

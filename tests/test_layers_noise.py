@@ -11,7 +11,16 @@ from layer_examples import REORDERED, assert_same, every_kind, every_value_set, 
 from torch import nn
 
 from lrnets.convert import convert_
-from lrnets.layers import LRConv2d, LRLinear, bake_sharpness_, lr_layers, set_generator, set_sharpness
+from lrnets.discretize import discretize
+from lrnets.layers import (
+    LRConv2d,
+    LRLinear,
+    bake_sharpness_,
+    learn_scales_,
+    lr_layers,
+    set_generator,
+    set_sharpness,
+)
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
 
@@ -154,3 +163,36 @@ def test_a_sharpened_layers_state_computes_the_same_when_loaded():
     assert layer.weight.item() == 1
     other.load_state_dict(layer.state_dict())
     assert other.weight.item() == 1
+
+
+@pytest.mark.parametrize("values", ["binary", "ternary"])
+def test_a_scale_that_learns_multiplies_samples_and_weights_and_is_saved(values):
+    torch.manual_seed(0)
+    model = nn.Sequential(LRLinear(6, 4, values=values), LRConv2d(1, 2, 1, values=values, scale=False))
+    before = model[0].weight
+    learn_scales_(model)
+    learn_scales_(model)  # once is enough
+    assert model[1].gain is None  # has no scale to learn
+    assert "gain" in dict(model[0].named_parameters())
+    with torch.no_grad():
+        model[0].gain.fill_(1.5)
+    torch.testing.assert_close(model[0].weight, 1.5 * before)
+    x = torch.randn(3, 6)
+    torch.manual_seed(1)
+    sampled = model[0](x) - model[0].bias
+    model[0].gain.data.fill_(1.0)
+    torch.manual_seed(1)
+    torch.testing.assert_close(sampled, 1.5 * (model[0](x) - model[0].bias), rtol=1e-4, atol=1e-5)
+    sampled.sum().backward()
+    torch.testing.assert_close(model[0].gain.grad, (sampled / 1.5).sum().detach(), rtol=1e-4, atol=1e-4)
+
+    model[0].gain.data.fill_(0.7)
+    plain = nn.Sequential(LRLinear(6, 4, values=values), LRConv2d(1, 2, 1, values=values, scale=False))
+    untouched = plain.state_dict()
+    plain.load_state_dict(model.state_dict())
+    assert plain[0].gain.item() == pytest.approx(0.7)
+    assert torch.equal(plain[0].weight, model[0].weight)
+    plain.load_state_dict(untouched)
+    assert plain[0].gain is None
+    drawn = discretize(model[:1], "mode")[0]
+    assert torch.equal(drawn.weight, model[0].weight)

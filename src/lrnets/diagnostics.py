@@ -140,7 +140,7 @@ def gaussian_fit(
     # In double precision: where little is random, float32 would put rounding in the place of randomness.
     h = seen[reached].double()  # (inputs,)
     logits = layer.weight_logits.detach()[:, reached].double()
-    scale = 1.0 if layer.scale is None else float(layer.scale)
+    scale = 1.0 if layer.whole_scale is None else float(layer.whole_scale)
     mean, variance = layer.values.moments(logits)
     m, v = scale * float(mean @ h), abs(scale) * math.sqrt(float(variance @ h.square()))
     at_once = max(1, (1 << 22) // max(1, h.numel()))

@@ -208,21 +208,23 @@ class _Sample(torch.autograd.Function):
         x, logits, scale, sharpness, eps_by_v = ctx.saved_tensors
         weights = ScaledWeights(ctx.values, sharpness, scale, ctx.natural)
         linear_map, dtype, exact = ctx.linear_map, ctx.dtype, eps_by_v.dtype
-        for_x, for_logits, for_bias = ctx.needs_input_grad[:3]
+        for_x, for_logits, for_bias, for_scale = ctx.needs_input_grad[:4]
+        for_weights = for_logits or for_scale
         inputs, squares, grad_v = x.to(dtype), _square(x.to(exact)), grad.to(exact) * eps_by_v
         blocks = linear_map.blocks(x, logits.shape[1:])
         grad_x: Any = None
         grad_squares: Any = None
         grad_logits: Any = None
+        grad_scale: Any = 0.0 if for_scale else None
         grad_bias = []
         for block in blocks:
             wide = at_least_float32(logits[:, block])
             mean, variance = in_blocks(weights.moments, wide)
             by_x, by_mean, by_bias = linear_map.backward(
-                linear_map.outputs(grad, block), inputs, mean.to(dtype), (for_x, for_logits, for_bias)
+                linear_map.outputs(grad, block), inputs, mean.to(dtype), (for_x, for_weights, for_bias)
             )
             by_squares, by_variance, _ = linear_map.backward(
-                linear_map.outputs(grad_v, block), squares, variance.to(exact), (for_x, for_logits, False)
+                linear_map.outputs(grad_v, block), squares, variance.to(exact), (for_x, for_weights, False)
             )
             if for_x:
                 grad_x = by_x if grad_x is None else grad_x.add_(by_x)
@@ -235,11 +237,16 @@ class _Sample(torch.autograd.Function):
                 else:
                     grad_logits = torch.empty_like(logits) if grad_logits is None else grad_logits
                     grad_logits[:, block] = part
+            if for_scale:  # m and v are both in proportion to it
+                grad_scale = grad_scale + (by_mean * mean).sum() + (by_variance * variance).sum()
             if for_bias:
                 grad_bias.append(by_bias)
         if for_x:  # dv^2/dh = 2 h sigma^2: the 2 cancels the half of the root's derivative
             grad_x = grad_x.to(exact).addcmul_(x.to(exact), grad_squares).to(x.dtype)
-        return (grad_x, grad_logits, torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None, *(None,) * 9)
+        if for_scale:
+            grad_scale = (grad_scale / scale).to(scale.dtype)
+        grad_of_bias = torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None
+        return (grad_x, grad_logits, grad_of_bias, grad_scale, *(None,) * 8)
 
 
 def _add_noise(

@@ -39,6 +39,7 @@ class LRLayer(nn.Module):
     generator: torch.Generator | None = None
     variance_floor: float = functional.VARIANCE_FLOOR
     natural: bool = False  # whether the logits get natural gradients; see set_natural
+    gain: nn.Parameter | None  # what has been learnt of the scale, as a factor; see learn_scales_
     sharpness: Tensor | None  # the logits count as multiplied by this; None is 1
 
     def __init__(self, template: nn.Module, values: Values, scale: bool, device: Any, dtype: Any) -> None:
@@ -54,6 +55,7 @@ class LRLayer(nn.Module):
         self.logits = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.register_buffer("sharpness", None)
         self.register_buffer("scale", torch.ones((), device=device, dtype=dtype) if scale else None)
+        self.register_parameter("gain", None)
         self.register_parameter(
             "bias", None if bias is None else nn.Parameter(torch.empty(bias.shape, device=device, dtype=dtype))
         )
@@ -90,13 +92,19 @@ class LRLayer(nn.Module):
         """The most probable weights, scaled: what `eval()` computes with."""
         return self.scaled(self.values.mode(self.weight_logits))
 
+    @property
+    def whole_scale(self) -> Tensor | None:
+        """The scale times its gain: what every level is multiplied by."""
+        return self.scale if self.scale is None or self.gain is None else self.scale * self.gain
+
     def scaled(self, levels: Tensor) -> Tensor:
         """Levels times the layer's scale."""
-        return levels if self.scale is None else levels * self.scale
+        scale = self.whole_scale
+        return levels if scale is None else levels * scale
 
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
         return functional.local_reparameterization(
-            x, self._raw_logits, self.bias, self.values, linear_map, scale=self.scale, sharpness=self.sharpness,
+            x, self._raw_logits, self.bias, self.values, linear_map, scale=self.whole_scale, sharpness=self.sharpness,
             generator=self.generator, variance_floor=self.variance_floor, natural=self.natural,
         )  # fmt: skip
 
@@ -133,9 +141,11 @@ class LRLayer(nn.Module):
         return layer.train(self.training)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """A layer that was saved sharpened is sharpened again, whatever it was before."""
+        """A layer that was saved sharpened, or with a scale that learns, is so again, whatever it was before."""
         saved = state_dict.get(f"{prefix}sharpness")
         self.sharpness = None if saved is None else torch.ones_like(saved, device=self.logits.device)
+        if (f"{prefix}gain" in state_dict) != (self.gain is not None):
+            self.gain = None if self.gain is not None else nn.Parameter(torch.ones_like(self.logits[:0].sum()))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
@@ -298,6 +308,16 @@ def set_natural(model: nn.Module, natural: bool = True) -> None:
     """
     for _, layer in lr_layers(model):
         layer.natural = natural
+
+
+def learn_scales_(model: nn.Module) -> None:
+    """Let the scale of each LR layer learn: a factor of its own, from 1 on, at the rate of biases and norms.
+
+    For layers that no batch norm follows; one that follows makes up for any scale. Make the optimiser afterwards.
+    """
+    for _, layer in lr_layers(model):
+        if layer.scale is not None and layer.gain is None:
+            layer.gain = nn.Parameter(torch.ones_like(layer.scale))
 
 
 def set_generator(model: nn.Module, generator: torch.Generator | None) -> None:

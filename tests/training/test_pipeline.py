@@ -154,13 +154,20 @@ def test_init_takes_safetensors_or_a_torch_checkpoint_and_skips_the_float_stage(
         read_weights(tmp_path / "missing.pt")
 
 
-def test_natural_gradients_and_the_decay_of_logits_reach_layers_and_optimiser(tmp_path):
+def test_natural_gradients_decay_and_learnt_scales_reach_layers_and_optimiser(tmp_path):
     settings = {"natural": True, "logit_decay": 0.05, "sharpen": {"start": 0, "first": 3.5}, "scale": True}
+    settings["learn_scale"] = True
     model, chosen = network(), short(**settings)
     convert_by(chosen, model)
     assert [layer.natural for _, layer in lr_layers(model)] == [True, True]
+    assert [layer.gain.item() for _, layer in lr_layers(model)] == [1, 1]
     results = train(tmp_path / "natural", chosen)
     assert results["valid_error"]["mode"] < 15
+    learnt = [
+        value.item() for name, value in load_file(tmp_path / "natural/stochastic.safetensors").items() if "gain" in name
+    ]
+    assert len(learnt) == 2
+    assert 1 not in learnt
     checkpoint = torch.load(tmp_path / "natural/checkpoints/stochastic/last.ckpt", weights_only=True)
     decays = {
         g["name"]: (g["weight_decay"], g["decoupled_weight_decay"])

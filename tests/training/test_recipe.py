@@ -52,6 +52,7 @@ def test_settings_and_own_files(tmp_path):
         ("discrete_stage.epochs=2.5", ["epochs", "2.5"]),
         ("discrete_stage.sharpen.factor=0.5", ["sharpen.factor must be at least sharpen.first, 1, got 0.5"]),
         ("discrete_stage.sharpen.first=0", ["sharpen.first must be above 0, got 0"]),
+        ("discrete_stage={epochs: 1, learn_scale: true}", ["learn_scale needs a scale", "set scale: true as well"]),
         ("discrete_stage.logit_decay=-1", ["logit_decay must be at least 0, got -1"]),
         ("discrete_stage.natural=true", ["those of probability_decay and beta cannot be added", "use logit_decay"]),
         ("discrete_stage.p_min=0.99", ["0 < p_min < p_max < 1"]),

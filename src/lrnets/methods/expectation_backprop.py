@@ -123,7 +123,7 @@ class ExpectationLayer(LRLayer):
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
             return standardized_preactivation(
                 at_least_float32(x), self.weight_logits[0], self.bias, linear_map, binary_input=self.binary_input,
-                scale=self.scale, variance_floor=self.variance_floor,
+                scale=self.whole_scale, variance_floor=self.variance_floor,
             ).to(x.dtype)  # fmt: skip
 
     @classmethod

@@ -18,7 +18,7 @@ from lrnets.convert import convert_
 from lrnets.cores import cores
 from lrnets.data import Data, Transforms, load
 from lrnets.data.shuffle import mix
-from lrnets.layers import bake_sharpness_, lr_layers
+from lrnets.layers import bake_sharpness_, learn_scales_, lr_layers
 from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
 from lrnets.training.evaluation import transforms_of
@@ -58,6 +58,8 @@ def convert_by(recipe: Recipe, model: nn.Module) -> str:
     report = convert_(model, recipe.weights, method=method.name, keep_first=s.keep_first, **options)
     for _, layer in lr_layers(model):
         layer.variance_floor, layer.natural = s.variance_floor, s.natural
+    if s.learn_scale:
+        learn_scales_(model)
     return str(report)
 
 

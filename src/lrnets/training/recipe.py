@@ -79,7 +79,8 @@ class DiscreteStage(FloatStage):
     """Training of the discrete weights; the names are those of lrnets.convert_, param_groups and penalty.
 
     `logit_lr` is for what the weights come from: logits, or the float weights behind quantised ones. `scale`, `p_min`
-    and `p_max` are for the methods that have them as options. `natural` is lrnets.layers.set_natural's.
+    and `p_max` are for the methods that have them as options. `natural` and
+    `learn_scale` are lrnets.layers.set_natural and learn_scales_.
     """
 
     start: Literal["pretrained", "random"] = "pretrained"
@@ -90,6 +91,7 @@ class DiscreteStage(FloatStage):
     beta: float = 0.0
     sharpen: Sharpen | None = None
     scale: bool = False
+    learn_scale: bool = False
     keep_first: bool = False
     p_min: float = 0.05
     p_max: float = 0.95
@@ -99,6 +101,8 @@ class DiscreteStage(FloatStage):
         super().__post_init__()
         _require("logit_lr", self.logit_lr, self.logit_lr is None or self.logit_lr > 0, "above 0")
         _require("logit_decay", self.logit_decay, self.logit_decay >= 0, "at least 0")
+        if self.learn_scale and not self.scale:
+            raise ValueError("learn_scale needs a scale to begin with; set scale: true as well")
         if self.natural and (self.probability_decay or self.beta):
             raise ValueError(
                 "natural gradients are no derivatives, so that those of probability_decay and beta cannot be added; "
@@ -173,7 +177,7 @@ class Recipe:
         if stage is not None and stage.natural and method.name != "lr":
             raise ValueError(f"discrete_stage.natural is for method lr; leave it out for {method.name}")
         if stage is not None and not method.logits:
-            for name in ("sharpen", "logit_decay", "probability_decay", "beta"):
+            for name in ("sharpen", "logit_decay", "learn_scale", "probability_decay", "beta"):
                 if getattr(stage, name):
                     having = [other.name for other in METHODS.values() if other.logits]
                     raise ValueError(
