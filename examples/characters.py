@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 
 import lrnets
 from lrnets.layers import bake_sharpness_, learn_scales_, set_natural, set_sharpness
+from lrnets.methods.twin import twins
 from lrnets.tables import table
 
 VALID_SHARE = 0.1
@@ -104,8 +106,10 @@ class CharacterModel(nn.Module):
 
 def fit(
     model: nn.Module, text: Tensor, s: Settings, *, rate: float, seed: int, tick: Tick, natural: bool = False
-) -> None:
+) -> list[float]:
     """Adam for half of the steps, one cycle, on windows at random places; `rate` is that of what weights come from.
+
+    Returns the share of discrete weights whose most probable level changed in each fifth of the steps.
 
     LR-net's distributions are sharpened: the logits count as multiplied by a factor that grows to 10, from 1 at 40 % of
     the steps on; with natural gradients, which do not mind, from 3.5 at once.
@@ -117,11 +121,14 @@ def fit(
     decay = {"logit_decay": s.logit_decay} if natural else {}
     first, begin = (3.5, 0.0) if natural else (1.0, 0.4)
     optimizer = torch.optim.Adam(lrnets.param_groups(model, lr=s.lr, logit_lr=rate, **decay))
+    # The natural gradients of logits are of another size than derivatives, which Adam does not mind.
+    clipped = [p for g in optimizer.param_groups if not natural or g["name"] != "logits" for p in g["params"]]
     peaks = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peaks, total_steps=max(2, steps))
     places = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # LR-net's noise
     model.train()
+    levels, changed = signs(model), []
     for step in range(steps):
         set_sharpness(model, first + (10 - first) * max(0.0, step / steps - begin) / (1 - begin))
         starts = torch.randint(len(text) - s.context, (s.batch, 1), generator=places)
@@ -129,11 +136,21 @@ def fit(
         loss = F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
         (loss if natural else loss + lrnets.penalty(model, probability_decay=1e-11)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(clipped, 1.0)
         optimizer.step()
         schedule.step()
         tick(loss.item())
+        if (step + 1) * 5 // steps > step * 5 // steps:
+            before, levels = levels, signs(model)
+            changed.append((levels != before).float().mean().item())
     bake_sharpness_(model)
+    return changed
+
+
+def signs(model: nn.Module) -> Tensor:
+    """The most probable level of every discrete weight, one after the other; of a float network none."""
+    weights = [cast(Tensor, layer.weight) for _, layer in twins(model)]
+    return torch.cat([torch.empty(0), *(weight.detach().sign().flatten() for weight in weights)])
 
 
 @torch.no_grad()
@@ -148,8 +165,11 @@ def bits(net: nn.Module, text: Tensor, s: Settings) -> float:
     return sum(losses) / (windows.shape[0] * s.context) / math.log(2)
 
 
-def compare(train: Tensor, valid: Tensor, characters: int, s: Settings, seed: int, tick: Tick) -> dict[str, float]:
-    """Bits a character by network, all of the same budget from the same float network."""
+def compare(
+    train: Tensor, valid: Tensor, characters: int, s: Settings, seed: int, tick: Tick,
+    changes: dict[str, list[list[float]]],
+) -> dict[str, float]:  # fmt: skip
+    """Bits a character by network, all of the same budget from the same float network; what `fit` says in `changes`."""
     torch.manual_seed(seed)
     start = CharacterModel(characters, s)
     fit(start, train, s, rate=s.lr, seed=seed, tick=tick)
@@ -162,7 +182,8 @@ def compare(train: Tensor, valid: Tensor, characters: int, s: Settings, seed: in
     for label, method, rate in CONVERTED:
         model = copy.deepcopy(start)
         lrnets.convert_(model, "ternary", method=method)
-        fit(model, train, s, rate=getattr(s, rate), seed=seed + 1, tick=tick, natural=label == NATURAL)
+        changed = fit(model, train, s, rate=getattr(s, rate), seed=seed + 1, tick=tick, natural=label == NATURAL)
+        changes.setdefault(label, []).append(changed)
         found[label] = bits(lrnets.discretize(model, "mode"), valid, s)
         if method == "lr":
             generator = torch.Generator().manual_seed(seed)
@@ -208,10 +229,13 @@ def main() -> None:
     )
     started = time.perf_counter()
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}")
+    changes: dict[str, list[list[float]]] = {}
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("training", total=args.seeds * (2 + len(CONVERTED)) * (s.steps // 2), loss=math.nan)
         runs = [
-            compare(train, valid, len(alphabet), s, seed, lambda loss: progress.update(task, advance=1, loss=loss))
+            compare(
+                train, valid, len(alphabet), s, seed, lambda loss: progress.update(task, advance=1, loss=loss), changes
+            )
             for seed in range(args.seeds)
         ]
     rows = []
@@ -221,6 +245,12 @@ def main() -> None:
         size = float_bytes if label.startswith("float") else ternary_bytes
         rows.append((label, f"{statistics.mean(found):.3f}{spread}", f"{size:,}"))
     print(table(("network", "bits a character", "bytes"), rows, right=(1, 2)))
+    print("\nweights that change in each fifth of the steps, %")
+    shares = [
+        (label, ", ".join(f"{100 * statistics.mean(fifth):.1f}" for fifth in zip(*runs)))
+        for label, runs in changes.items()
+    ]
+    print(table(("network", "changes"), shares))
     print(f"{args.seeds} seed(s), ± is their deviation; {time.perf_counter() - started:.0f} seconds with one thread")
 
 
