@@ -29,6 +29,17 @@ SIGN = Activation("sign")
 RELU = Activation("clamp", low=0.0)
 
 
+def small():
+    """The example of docs/packed-format.md: a file of few bytes with a packed weight, a scale and a bias."""
+    node = Linear("layer", ("x",), "y", Weight("w", "ternary", (2, 3)), "s", "b")
+    tensors = {
+        "w": np.array([194, 122], np.uint8),
+        "s": np.array([0.5, 0.25], np.float32),
+        "b": np.array([0, -1], np.float32),
+    }
+    return Graph("x", (3,), "y", (node,), {"x": (0.5, 3)}), tensors
+
+
 def random_weights(rng, coding, shape):
     """A weight tensor as its file holds it, and as plain numbers."""
     if coding == "float32":

@@ -1,3 +1,5 @@
+"""Packed files: what is written is what is read, byte for byte as documented, whole or not at all."""
+
 import dataclasses
 import json
 import os
@@ -8,39 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from samples import described, everything, spelled_out
+from raw_files import metadata_of, write_raw
+from samples import described, everything, small, spelled_out
 
 from lrnets_runtime import Network, PackedFileError, file, native, reference
 from lrnets_runtime.graph import Affine, Graph, Linear, Preparation, Weight
 from lrnets_runtime.reading import graph_from_json
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "packed-format.md"
-
-
-def small():
-    """The example of docs/packed-format.md: a file of few bytes with a packed weight, a scale and a bias."""
-    node = Linear("layer", ("x",), "y", Weight("w", "ternary", (2, 3)), "s", "b")
-    tensors = {
-        "w": np.array([194, 122], np.uint8),
-        "s": np.array([0.5, 0.25], np.float32),
-        "b": np.array([0, -1], np.float32),
-    }
-    return Graph("x", (3,), "y", (node,), {"x": (0.5, 3)}), tensors
-
-
-def metadata_of(graph, /, **changes):
-    found = {"format": "lrnets-packed", "version": "2", "graph": json.dumps(graph.to_json())} | changes
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def write_raw(path, tensors, metadata):
-    """With safetensors' own writer, and no checks."""
-    path.write_bytes(safetensors.numpy.save(tensors, metadata))
-
-
-def write_header(path, header, data):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 @pytest.mark.parametrize("quantized", [False, True])
@@ -165,140 +142,6 @@ def test_equal_networks_give_equal_bytes(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
 
 
-def test_every_truncation_is_refused(tmp_path):
-    path = tmp_path / "net"
-    file.write(path, *small())
-    whole = path.read_bytes()
-    assert len(whole) < 2000
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(PackedFileError, match="cut short, damaged or no packed network"):
-            file.read(path)
-    path.write_bytes(whole + b"\0")
-    with pytest.raises(PackedFileError, match="cut short, damaged"):
-        file.read(path)
-
-
-@pytest.mark.parametrize("sample", [small, lambda: described(quantized=True)])
-def test_random_bytes(tmp_path, sample):
-    """Flipped bytes give a PackedFileError or another sound network, which runs."""
-    path = tmp_path / "net"
-    file.write(path, *sample())
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    sound = 0
-    for _ in range(2000):
-        damaged = bytearray(whole)
-        for place in rng.integers(len(whole), size=rng.integers(1, 4)):
-            damaged[place] = rng.choice([rng.integers(256), damaged[place] ^ 1 << rng.integers(8)])
-        path.write_bytes(damaged)
-        try:
-            graph, tensors = file.read(path)
-        except PackedFileError:
-            continue
-        sound += 1
-        if sound % 20 == 0:
-            reference.run(graph, tensors, np.zeros((1, *graph.input_shape), np.float32))
-    assert 0 < sound < 2000
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": None}, "its format is None, not 'lrnets-packed'"),
-        ({"format": "pt"}, "its format is 'pt'"),
-        ({"version": "4"}, "its version is 4, this library reads up to 3; update lrnets-runtime"),
-        ({"version": "4", "graph": None, "new": "x"}, "update lrnets-runtime"),
-        ({"version": "0"}, "its version is '0', no whole number from 1"),
-        ({"version": "01"}, "its version is '01'"),
-        ({"version": "1.0"}, "its version is '1.0'"),
-        ({"version": ""}, "its version is ''"),
-        ({"version": "²"}, "its version is"),
-        ({"version": "9" * 5000}, "its version is '999"),
-        ({"version": None}, "its version is ''"),
-        ({"graph": None}, r"its metadata has \['format', 'version'\]"),
-        ({"more": "x"}, "its metadata has"),
-        ({"graph": ""}, "its graph is no JSON"),
-        ({"graph": "{"}, "its graph is no JSON"),
-        ({"graph": "[" * 100_000}, "nested too deeply"),
-        ({"graph": '{"a":' * 100_000}, "nested too deeply"),
-        ({"graph": "[" * 900 + "]" * 900}, "must be an object"),
-        ({"graph": '{"input":"x","input":"y"}'}, "the key 'input' is given twice"),
-        ({"graph": "[NaN]"}, "NaN is not allowed"),
-        ({"graph": "[-Infinity]"}, "-Infinity is not allowed"),
-        ({"graph": "1" * 5000}, "graph"),
-        ({"graph": "[]" + " " * 2**24}, "has 16777218 characters of JSON; at most 16777216"),
-        ({"graph": "{}"}, "graph: input_shape: is missing"),
-    ],
-)
-def test_metadata_is_refused(tmp_path, changes, message):
-    graph, tensors = small()
-    write_raw(tmp_path / "net", tensors, metadata_of(graph, **changes))
-    with pytest.raises(PackedFileError, match=message):
-        file.read(tmp_path / "net")
-
-
-def test_files_of_others_are_refused(tmp_path):
-    path = tmp_path / "net"
-    write_raw(path, {"w": np.zeros(3, np.float32)}, None)
-    with pytest.raises(PackedFileError, match=r"net: its format is None.*save_packed"):
-        file.read(path)
-    path.write_text("hello, I am text and nothing else")
-    with pytest.raises(PackedFileError, match="damaged or no packed network"):
-        file.read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "message"),
-    [
-        ("w", None, "node 'layer': weight: tensor 'w' is missing"),
-        ("s", None, "node 'layer': scale: tensor 's' is missing"),
-        ("b", None, "node 'layer': bias: tensor 'b' is missing"),
-        ("more", np.zeros(1, np.float32), r"tensors: \['more'\] belong to no node"),
-        ("w", np.array([0], np.uint8), "must be uint8 .2., ternary weights .2, 3."),
-        ("w", np.array([0, 121, 121], np.uint8), r"\[3\], must be uint8 \[2\]"),
-        ("w", np.array([[0, 121]], np.uint8), r"\[1, 2\], must be uint8 \[2\]"),
-        ("w", np.array([0, 121], np.int8), "must be uint8"),
-        ("w", np.array([0, 243], np.uint8), "node 'layer': weight: tensor 'w': byte 1 is 243, above 242"),
-        ("w", np.array([0, 0], np.uint8), "what follows weight 5 must be weights of 0"),
-        ("s", np.ones(3, np.float32), r"tensor 's' is .*\[3\], must be float32 \[2\]"),
-        ("s", np.ones((2, 1), np.float32), r"\[2, 1\], must be float32 \[2\]"),
-        ("s", np.ones(2, np.float64), "must be float32"),
-        ("b", np.array([1, np.nan], np.float32), "node 'layer': bias: tensor 'b' has nan at 1; all must be finite"),
-        ("b", np.array([-np.inf, 1], np.float32), "has -inf at 0"),
-        ("w", np.zeros((0, 2**40), np.uint8), "must be uint8"),
-    ],
-)
-def test_tensors_are_refused(tmp_path, name, tensor, message):
-    """On reading, and on writing: nothing is written that could not be read."""
-    graph, tensors = small()
-    tensors = tensors | {name: tensor}
-    if tensor is None:
-        del tensors[name]
-    write_raw(tmp_path / "net", tensors, metadata_of(graph))
-    with pytest.raises(PackedFileError, match=message):
-        file.read(tmp_path / "net")
-    with pytest.raises(PackedFileError, match=message):
-        file.write(tmp_path / "new", graph, tensors)
-    assert os.listdir(tmp_path) == ["net"]
-
-
-@pytest.mark.parametrize(
-    ("coding", "tensor", "message"),
-    [
-        ("float32", np.zeros((3, 2), np.float32), r"\[3, 2\], must be float32 \[2, 3\]"),
-        ("float32", np.full((2, 3), np.inf, np.float32), "has inf at 0"),
-        ("int8", np.zeros((2, 3), np.uint8), r"must be int8 \[2, 3\]"),
-        ("int8", np.zeros(6, np.int8), r"\[6\], must be int8 \[2, 3\]"),
-    ],
-)
-def test_plain_weights_are_refused(tmp_path, coding, tensor, message):
-    graph = Graph("x", (3,), "y", (Linear("layer", ("x",), "y", Weight("w", coding, (2, 3)), None, None),))
-    write_raw(tmp_path / "net", {"w": tensor}, metadata_of(graph))
-    with pytest.raises(PackedFileError, match=message):
-        file.read(tmp_path / "net")
-
-
 def test_affine_takes_a_number_for_each_channel(tmp_path):
     graph = Graph("x", (3, 2, 2), "y", (Affine("norm", ("x",), "y", "s", None),))
     file.write(tmp_path / "net", graph, {"s": np.ones(3, np.float32)})
@@ -311,73 +154,6 @@ def test_a_tensor_may_serve_two_nodes(tmp_path):
     graph = Graph("v0", (4,), "v2", tuple(nodes))
     file.write(tmp_path / "net", graph, {"w": np.array([1, 2], np.uint8), "s": np.ones(4, np.float32)})
     assert file.read(tmp_path / "net")[0] == graph
-
-
-def spec(start, stop, *, shape=None, dtype="U8"):
-    return {"dtype": dtype, "shape": [stop - start] if shape is None else shape, "data_offsets": [start, stop]}
-
-
-@pytest.mark.parametrize(
-    "specs",
-    [
-        {"w": spec(0, 2), "s": spec(0, 8, dtype="F32", shape=[2]), "b": spec(8, 16, dtype="F32", shape=[2])},  # overlap
-        {"w": spec(0, 2), "s": spec(2, 10, dtype="F32", shape=[2]), "b": spec(2, 10, dtype="F32", shape=[2])},  # twice
-        {"w": spec(0, 2), "s": spec(3, 11, dtype="F32", shape=[2]), "b": spec(11, 19, dtype="F32", shape=[2])},  # hole
-        {"w": spec(0, 2**40), "s": spec(2**40, 2**40), "b": spec(2**40, 2**40)},  # beyond the end
-        {"w": spec(0, 18, shape=[2**62, 2**62])},
-        {"w": spec(0, 18, shape=[-1])},
-        {"w": spec(0, 18, dtype="F128")},
-        {"w": spec(0, 18, dtype="BF16", shape=[9])},
-        {"w": spec(0, 18, dtype="F4", shape=[36])},
-        {"w": spec(0, 18) | {"shape": "abc"}},
-        {"w": []},
-        {},
-    ],
-)
-def test_hostile_headers(tmp_path, specs):
-    write_header(tmp_path / "net", {"__metadata__": metadata_of(small()[0]), **specs}, bytes(18))
-    with pytest.raises(PackedFileError):
-        file.read(tmp_path / "net")
-
-
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**8 + 1, 10**8, 3, 0])
-def test_hostile_header_lengths(tmp_path, length):
-    (tmp_path / "net").write_bytes(struct.pack("<Q", length) + b"{}  ")
-    with pytest.raises(PackedFileError):
-        file.read(tmp_path / "net")
-
-
-def test_sizes_are_checked_before_reading(tmp_path):
-    """A file with a hole of 2 GB for a weight that needs 2 bytes: refused without a byte of it being read."""
-    graph, _ = small()
-    size = 2**31
-    specs = {
-        "b": spec(0, 8, dtype="F32", shape=[2]),
-        "s": spec(8, 16, dtype="F32", shape=[2]),
-        "w": spec(16, 16 + size),
-    }
-    write_header(tmp_path / "net", {"__metadata__": metadata_of(graph), **specs}, bytes(16))
-    path = tmp_path / "net"
-    os.truncate(path, path.stat().st_size + size)
-    with pytest.raises(PackedFileError, match=r"tensor 'w' is U8 \[2147483648\], must be uint8 \[2\]"):
-        file.read(path)
-    os.truncate(path, 2**32 + 1)
-    with pytest.raises(PackedFileError, match="has 4294967297 bytes; packed networks have at most 4294967296"):
-        file.read(path)
-
-
-def test_paths_that_are_no_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no packed network at .*missing.*; check the path"):
-        file.read(tmp_path / "missing")
-    with pytest.raises(IsADirectoryError):
-        file.read(tmp_path)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_does_not_make_reading_wait(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PackedFileError, match="is no regular file"):
-        file.read(tmp_path / "pipe")
 
 
 def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def param_groups(
     1 - lr * logit_decay each step (torch's Adam does so by group).
     """
     if not 0 <= logit_decay < float("inf"):
-        raise ValueError(f"logit_decay must be a finite number of at least 0, got {logit_decay}; 0.1 is one to try")
+        raise ValueError(f"logit_decay must be a finite number of at least 0, got {logit_decay}; 0.05 is one to try")
     carrying = {id(p): layer for _, layer in twins(model) for p in carrying_parameters(layer)}
     carrying_lr = lr if logit_lr is None else logit_lr
     groups: dict[str, dict[str, Any]] = {

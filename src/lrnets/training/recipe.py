@@ -79,8 +79,8 @@ class DiscreteStage(FloatStage):
     """Training of the discrete weights; the names are those of lrnets.convert_, param_groups and penalty.
 
     `logit_lr` is for what the weights come from: logits, or the float weights behind quantised ones. `scale`, `p_min`
-    and `p_max` are for the methods that have them as options. `natural` and
-    `learn_scale` are lrnets.layers.set_natural and learn_scales_.
+    and `p_max` are for the methods that have them as options. `natural` and `learn_scale` call
+    lrnets.layers.set_natural and learn_scales_.
     """
 
     start: Literal["pretrained", "random"] = "pretrained"
