@@ -98,8 +98,8 @@ def recipe_for(args: argparse.Namespace) -> Recipe:
             "float_stage": {"epochs": 0},
             "discrete_stage": {
                 "epochs": args.epochs, "lr": args.lr, "logit_lr": args.logit_lr, "schedule": "one-cycle",
-                "weight_decay": 1e-4, "probability_decay": 1e-11, "scale": True,
-                "sharpen": {"start": 0.4, "factor": 10},
+                "weight_decay": 1e-4, "scale": True, "natural": True, "logit_decay": 0.05,
+                "sharpen": {"start": 0, "first": 3.5, "factor": 100, "shape": "exponential"},
             },
             "batch_size": args.batch_size,
             "dropout": args.dropout,
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--values", default="ternary", choices=["ternary", "binary"])
     parser.add_argument("--epochs", type=int, default=10, help="of fine-tuning (default %(default)s)")
     parser.add_argument("--lr", type=float, default=5e-4, help="(default %(default)s)")
-    parser.add_argument("--logit-lr", type=float, default=1e-2, help="(default %(default)s)")
+    parser.add_argument("--logit-lr", type=float, default=5e-2, help="(default %(default)s)")
     parser.add_argument(
         "--dropout", type=float, default=0.0, help="(default %(default)s: the weights are noisy enough)"
     )
