@@ -32,7 +32,7 @@ from lrnets.methods.gumbel import GumbelConv2d, GumbelLinear, set_temperature
 from lrnets.methods.log_derivative import LogDerivativeConv2d, LogDerivativeLinear, surrogate_loss
 from lrnets.methods.sampled import log_probabilities
 from lrnets.models import mnist_net
-from lrnets.training.run_folder import read_weights
+from lrnets.training.weight_files import read_weights
 from lrnets.weights import TERNARY, ValueSet
 from lrnets.whole_files import write_whole
 

@@ -28,7 +28,8 @@ from lrnets.training.evaluation import error
 from lrnets.training.packing import FILES, export_run
 from lrnets.training.pipeline import run
 from lrnets.training.recipe import Recipe, recipe_from
-from lrnets.training.run_folder import RunFolder, read_weights
+from lrnets.training.run_folder import RunFolder
+from lrnets.training.weight_files import read_weights
 
 MEMBER = "torchopt/model/vgg16_cifar10_0.9225_45k.pth"
 SHA256 = "efa6e3d9f39d847a0f4d2e79528cc48e2b778ad75f51184d3006542abfa55c09"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lrnets.models import cifar10_vgg, mnist_net, resnet18
-from lrnets.training.run_folder import read_weights
+from lrnets.training.weight_files import read_weights
 
 
 def weights(model: nn.Module) -> list[int]:

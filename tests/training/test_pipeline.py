@@ -20,7 +20,7 @@ from lrnets.training.metrics import read_epochs
 from lrnets.training.module import DivergedError
 from lrnets.training.pipeline import convert_by
 from lrnets.training.recipe import Recipe, recipe_from
-from lrnets.training.run_folder import RunFolder, read_weights
+from lrnets.training.run_folder import RunFolder
 
 
 def test_it_learns_digits_and_leaves_a_complete_folder(tmp_path):
@@ -147,17 +147,20 @@ def test_init_takes_safetensors_or_a_torch_checkpoint_and_skips_the_float_stage(
     torch.save({"state_dict": source.state_dict()}, tmp_path / "float.pt")
     results = train(tmp_path / "run", short(epochs=1), init=tmp_path / "float.pt")
     assert results["seconds"]["float"] == 0 < results["seconds"]["stochastic"]
-    torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="no state dict"):
-        read_weights(tmp_path / "list.pt")
+
+
+def test_a_file_that_does_not_fit_leaves_no_run_behind(tmp_path):
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="does not fit"):
+        train(tmp_path / "run", short(), init=tmp_path / "other.pt")
     with pytest.raises(FileNotFoundError, match="no weights"):
-        read_weights(tmp_path / "missing.pt")
+        train(tmp_path / "run", short(), init=tmp_path / "missing.pt")
+    assert not (tmp_path / "run").exists()
 
 
 def test_natural_gradients_decay_and_learnt_scales_reach_layers_and_optimiser(tmp_path):
-    settings = {"natural": True, "logit_decay": 0.05, "sharpen": {"start": 0, "first": 3.5}, "scale": True}
-    settings["learn_scale"] = True
-    model, chosen = network(), short(**settings)
+    settings = {"natural": True, "logit_decay": 0.05, "sharpen": {"start": 0, "first": 3.5}}
+    model, chosen = network(), short(**settings, scale=True, learn_scale=True)
     convert_by(chosen, model)
     assert [layer.natural for _, layer in lr_layers(model)] == [True, True]
     assert [layer.gain.item() for _, layer in lr_layers(model)] == [1, 1]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lrnets.data import AnySplit, Transform
-from lrnets.training.run_folder import RunFolder, read_weights
+from lrnets.training.run_folder import RunFolder
+from lrnets.training.weight_files import read_weights
 
 FILE = "examples.safetensors"
 EXAMPLES = 64  # the first of the validation data

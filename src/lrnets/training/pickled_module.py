@@ -6,7 +6,6 @@ alone, unless told of more; here every further name leads to one inert class, wh
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,31 @@ from torch import Tensor
 
 from lrnets.data.pickles import Inert
 
+PARTS = {"_parameters", "_buffers", "_modules"}
 DEEPEST = 100  # modules in modules
 
 
-def pickled_state(path: Path) -> dict[str, Tensor]:
-    """Names and tensors of a pickled torch.nn.Module, as its state_dict() would give them."""
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        with torch.serialization.safe_globals([(Inert, name) for name in names]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        return dict(_state(content, ""))
-    except (pickle.UnpicklingError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{path} holds neither a state dict nor a whole network ({type(error).__name__}: {first}); save it with "
-            "torch.save(net.state_dict(), path)"
-        ) from error
+def inert_content(path: Path) -> Any:
+    """What a file of torch.save holds, with an `Inert` for each object that is neither tensor, container nor number."""
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    with torch.serialization.safe_globals([(Inert, name) for name in names]):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def is_module(content: Any) -> bool:
+    """Whether an object was a torch.nn.Module, by what it holds."""
+    return isinstance(content, Inert) and isinstance(content.state, dict) and content.state.keys() >= PARTS
+
+
+def module_state(module: Any) -> dict[str, Tensor]:
+    """Names and tensors of an inert torch.nn.Module, as its state_dict() would give them."""
+    return dict(_state(module, ""))
 
 
 def _state(module: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
     """Parameters, persistent buffers and those of the modules inside, from what a module's pickle holds."""
-    if not isinstance(module, Inert) or not isinstance(module.state, dict):
-        raise ValueError(f"{prefix.rstrip('.') or 'the content'} is no torch.nn.Module")
+    if not is_module(module):
+        raise ValueError(f"{prefix.rstrip('.')} is no torch.nn.Module")
     if prefix.count(".") > DEEPEST:
         raise ValueError(f"modules in more than {DEEPEST} modules")
     state = module.state

@@ -26,7 +26,8 @@ from lrnets.training.finish import finish_fixed, finish_float, finish_random
 from lrnets.training.hardware import Hardware, is_first_process, restart_advice
 from lrnets.training.metrics import note_epoch, seconds_of
 from lrnets.training.recipe import STAGE_OPTIONS, FloatStage, Recipe
-from lrnets.training.run_folder import RunFolder, read_weights
+from lrnets.training.run_folder import RunFolder
+from lrnets.training.weight_files import load_init
 from lrnets.words import counted
 
 Say = Callable[[str], None]
@@ -93,6 +94,9 @@ def run(
         _require_classes(recipe, data)
         model = build_network(recipe)
     parameters = sum(p.numel() for p in model.parameters())
+    given = init if init is not None and not folder.weights_file("float").exists() else None
+    if given is not None:  # before the folder is taken: a file that does not fit leaves nothing behind
+        load_init(model, given)
     if writes:
         folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
         for note in (data.about(), restart_advice()):
@@ -123,9 +127,8 @@ def run(
         if writes:
             folder.save_weights(name, model)
 
-    if init is not None and not folder.weights_file("float").exists():
-        model.load_state_dict(read_weights(init))
-        say(f"float network: from {init}")
+    if given is not None:
+        say(f"float network: from {given}")
         if writes:
             folder.save_weights("float", model)
     elif recipe.discrete_stage is None or recipe.discrete_stage.start == "pretrained":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import platform
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 import lrnets
 from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.weight_files import read_weights
 from lrnets.whole_files import whole_file, write_whole
 
 
@@ -106,32 +106,6 @@ class RunFolder:
 
     def load_weights(self, name: str, net: nn.Module) -> None:
         net.load_state_dict(read_weights(self.weights_file(name)))
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from safetensors, or from a torch checkpoint or a whole network, neither of which is unpickled."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no weights in {path}")
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or cut short ({error}); copy or make it anew") from error
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # it names classes: torch.save(net, path)?
-        from lrnets.training.pickled_module import pickled_state
-
-        return pickled_state(path)
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(
-            f"{path} holds no state dict: names with tensors; save it with torch.save(net.state_dict(), path)"
-        )
-    return state
 
 
 def environment(seed: int) -> dict[str, Any]:
