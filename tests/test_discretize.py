@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lrnets
-from lrnets.layers import LRLayer
+from lrnets.layers import LRLayer, learn_scales_
 
 
 def stochastic(values="ternary", **arguments) -> nn.Sequential:
@@ -118,6 +118,18 @@ def test_drawn_networks_can_be_saved_loaded_copied_and_exported(tmp_path):
     assert torch.equal(again(x), expected)
     assert torch.equal(copy.deepcopy(net)(x), expected)
     torch.testing.assert_close(torch.export.export(net, (x,)).module()(x), expected)
+
+
+def test_tied_weights_with_scales_of_their_own_are_one_draw_and_two_weights():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    lrnets.convert_(model, "ternary", keep=[])
+    learn_scales_(model)
+    with torch.no_grad():
+        model[1].gain.fill_(-2.0)
+    drawn, x = lrnets.discretize(model), torch.randn(4, 3)
+    torch.testing.assert_close(drawn[1].weight, -2 * drawn[0].weight)
+    torch.testing.assert_close(lrnets.discretize(model, "mode")(x), model.eval()(x))
 
 
 def test_shared_modules_stay_shared_and_a_lone_layer_is_drawn_too():

@@ -62,6 +62,8 @@ def test_the_gradient_of_a_scale_passes_gradcheck(which, values):
     scale = case.scale.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda scale, logits: case.sample(scale=scale, logits=logits), (scale, case.logits))
     assert torch.autograd.gradcheck(lambda scale: case.sample(scale=scale, logits=case.logits.detach()), (scale,))
+    nothing = torch.zeros_like(scale).requires_grad_()  # where z is of any slope, though no ratio of anything
+    assert torch.autograd.gradcheck(lambda scale: case.sample(scale=scale), (nothing,))
 
 
 @every_value_set

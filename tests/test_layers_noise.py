@@ -19,8 +19,12 @@ from lrnets.layers import (
     learn_scales_,
     lr_layers,
     set_generator,
+    set_natural,
     set_sharpness,
 )
+from lrnets.methods.expectation_backprop import ExpectationLinear
+from lrnets.methods.gumbel import GumbelLinear
+from lrnets.weights import Binary, ValueSet
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
 
@@ -196,3 +200,46 @@ def test_a_scale_that_learns_multiplies_samples_and_weights_and_is_saved(values)
     assert plain[0].gain is None
     drawn = discretize(model[:1], "mode")[0]
     assert torch.equal(drawn.weight, model[0].weight)
+
+
+def test_a_state_dict_without_a_layer_leaves_its_sharpness_and_gain_alone():
+    layer = LRLinear(3, 2)
+    learn_scales_(layer)
+    set_sharpness(layer, 2.0)
+    gain = layer.gain
+    layer.load_state_dict({}, strict=False)
+    assert layer.sharpness is not None
+    assert layer.gain is gain
+
+
+# ---- natural gradients ----------------------------------------------------------------------------------------------
+
+
+class Plain(Binary):
+    """A value set of somebody else's, with what is needed and no more."""
+
+    natural_gradient = ValueSet.natural_gradient
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GumbelLinear(3, 2), "0 is a GumbelLinear, whose method has gradients of its own"),
+        (lambda: ExpectationLinear(3, 2), "0 is a ExpectationLinear"),
+        (lambda: LRLinear(3, 2, values=Plain()), "0 has .* knows no natural gradient"),
+    ],
+)
+def test_natural_gradients_are_refused_where_there_are_none(make, words):
+    model = nn.Sequential(make(), LRLinear(2, 2))
+    with pytest.raises(ValueError, match=words):
+        set_natural(model)
+    assert not model[1].natural  # all or none
+    set_natural(model, False)
+
+
+def test_the_printed_layer_says_how_it_learns():
+    layer = LRLinear(3, 2)
+    assert repr(layer).endswith("scale=True)")
+    set_natural(layer)
+    learn_scales_(layer)
+    assert repr(layer).endswith("scale=learnt, natural)")

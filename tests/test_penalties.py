@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import lrnets
+from lrnets.layers import set_natural
 
 
 def net(values="binary") -> nn.Sequential:
@@ -65,6 +66,14 @@ def test_penalties_add_up_and_are_zero_without_stochastic_layers():
 def test_a_negative_or_infinite_weight_of_a_penalty_is_refused(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         lrnets.penalty(net(), **arguments)
+
+
+def test_a_penalty_is_refused_beside_natural_gradients():
+    model = nn.Sequential(lrnets.LRLinear(2, 2))
+    set_natural(model)
+    assert lrnets.penalty(model) == 0
+    with pytest.raises(ValueError, match=r"natural gradients .*logit_decay"):
+        lrnets.penalty(model, beta=1e-6)
 
 
 def test_parameter_groups_cover_all_parameters_once_and_never_decay_logits():

@@ -42,7 +42,8 @@ def discretize(
         if key not in chosen:  # tied weights are one draw
             chosen[key] = choose(layer, mode, generator)
         plain = layer.to_plain(chosen[key], copy.deepcopy(layer.bias, memo))
-        scale = float(layer.scale) if isinstance(layer, LRLayer) and layer.scale is not None else None
+        whole = layer.whole_scale if isinstance(layer, LRLayer) else None
+        scale = None if whole is None else float(whole)  # tied layers may have scales of their own
         plain.weight = weights.setdefault((key, scale), plain.get_parameter("weight"))
         memo[id(layer)] = plain
     for _, layer in twins(model):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -207,6 +207,7 @@ class _Sample(torch.autograd.Function):
             return (None,) * 12
         x, logits, scale, sharpness, eps_by_v = ctx.saved_tensors
         weights = ScaledWeights(ctx.values, sharpness, scale, ctx.natural)
+        unscaled = replace(weights, scale=None)
         linear_map, dtype, exact = ctx.linear_map, ctx.dtype, eps_by_v.dtype
         for_x, for_logits, for_bias, for_scale = ctx.needs_input_grad[:4]
         for_weights = for_logits or for_scale
@@ -237,14 +238,15 @@ class _Sample(torch.autograd.Function):
                 else:
                     grad_logits = torch.empty_like(logits) if grad_logits is None else grad_logits
                     grad_logits[:, block] = part
-            if for_scale:  # m and v are both in proportion to it
-                grad_scale = grad_scale + (by_mean * mean).sum() + (by_variance * variance).sum()
+            if for_scale:  # m = scale * mu and v^2 = scale^2 * sigma^2, of which by_variance is twice the derivative
+                mu, sigma2 = in_blocks(unscaled.moments, wide)
+                grad_scale = grad_scale + (by_mean * mu).sum() + at_least_float32(scale) * (by_variance * sigma2).sum()
             if for_bias:
                 grad_bias.append(by_bias)
         if for_x:  # dv^2/dh = 2 h sigma^2: the 2 cancels the half of the root's derivative
             grad_x = grad_x.to(exact).addcmul_(x.to(exact), grad_squares).to(x.dtype)
         if for_scale:
-            grad_scale = (grad_scale / scale).to(scale.dtype)
+            grad_scale = grad_scale.to(scale.dtype)
         grad_of_bias = torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None
         return (grad_x, grad_logits, grad_of_bias, grad_scale, *(None,) * 8)
 

@@ -38,6 +38,7 @@ class LRLayer(nn.Module):
     values: ValueSet
     generator: torch.Generator | None = None
     variance_floor: float = functional.VARIANCE_FLOOR
+    local: ClassVar[bool] = True  # whether training samples pre-activations by local reparameterisation
     natural: bool = False  # whether the logits get natural gradients; see set_natural
     gain: nn.Parameter | None  # what has been learnt of the scale, as a factor; see learn_scales_
     sharpness: Tensor | None  # the logits count as multiplied by this; None is 1
@@ -142,15 +143,18 @@ class LRLayer(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """A layer that was saved sharpened, or with a scale that learns, is so again, whatever it was before."""
-        saved = state_dict.get(f"{prefix}sharpness")
-        self.sharpness = None if saved is None else torch.ones_like(saved, device=self.logits.device)
-        if (f"{prefix}gain" in state_dict) != (self.gain is not None):
-            self.gain = None if self.gain is not None else nn.Parameter(torch.ones_like(self.logits[:0].sum()))
+        if f"{prefix}logits" in state_dict:  # of a state dict without this layer there is nothing to learn
+            saved = state_dict.get(f"{prefix}sharpness")
+            self.sharpness = None if saved is None else torch.ones_like(saved, device=self.logits.device)
+            if (f"{prefix}gain" in state_dict) != (self.gain is not None):
+                self.gain = None if self.gain is not None else nn.Parameter(torch.ones_like(self.logits[:0].sum()))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in _arguments(type(self), self).items())
-        return f"{settings}, bias={self.bias is not None}, values={self.values}, scale={self.scale is not None}"
+        scale = "learnt" if self.gain is not None else self.scale is not None
+        natural = ", natural" if self.natural else ""
+        return f"{settings}, bias={self.bias is not None}, values={self.values}, scale={scale}{natural}"
 
 
 def _arguments(kind: type[LRLayer], layer: nn.Module) -> dict[str, Any]:
@@ -305,8 +309,22 @@ def set_natural(model: nn.Module, natural: bool = True) -> None:
     A derivative fades as a weight decides itself, p (1 - p), and faster the more it is sharpened: after some hundred
     steps no weight changes its mind any more. A natural gradient does not fade. Give the logits a decay as well
     (`param_groups`, logit_decay): nothing else calls back a weight that decided long ago.
+
+    Like the optimiser, it belongs to training and is not part of the state dict.
     """
-    for _, layer in lr_layers(model):
+    layers = list(lr_layers(model))
+    for name, layer in layers if natural else ():
+        if not layer.local:
+            raise ValueError(
+                f"{name or 'the layer'} is a {type(layer).__name__}, whose method has gradients of its own; natural "
+                "gradients are for method 'lr'"
+            )
+        if type(layer.values).natural_gradient is ValueSet.natural_gradient:
+            raise ValueError(
+                f"{name or 'the layer'} has {layer.values}, which knows no natural gradient; give its class a "
+                "natural_gradient, or train it without"
+            )
+    for _, layer in layers:
         layer.natural = natural
 
 

@@ -23,6 +23,11 @@ def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0
             raise ValueError(
                 f"{name} must be a finite number of at least 0, got {weight}; the paper uses 1e-11 and 1e-6"
             )
+    if (probability_decay or beta) and any(layer.natural for _, layer in lr_layers(model)):
+        raise ValueError(
+            "the model has natural gradients (set_natural), to which the derivatives of probability_decay and beta "
+            "cannot be added; leave these out, and use param_groups(logit_decay=...)"
+        )
     first = next(model.parameters(), None)
     total = torch.zeros((), device=None if first is None else first.device)
     seen: set[int] = set()
@@ -47,7 +52,8 @@ def param_groups(
     Weight decay is for the float weights (two or more dimensions); biases and norms, in the rest, go without. The float
     weights behind quantised ones (latents, of straight-through methods) learn at the logits' rate, and are decayed if
     that is part of the method. `logit_decay` takes logits towards 0 beside the gradient, as AdamW does: logits times
-    1 - lr * logit_decay each step (torch's Adam does so by group).
+    1 - lr * logit_decay each step. Adam, NAdam and RAdam do so by a group's `decoupled_weight_decay`, AdamW always; SGD
+    and others add it to the gradient, as they do with any weight decay.
     """
     if not 0 <= logit_decay < float("inf"):
         raise ValueError(f"logit_decay must be a finite number of at least 0, got {logit_decay}; 0.05 is one to try")

@@ -96,6 +96,7 @@ def test_names_choose_rows_and_methods_choose_all_of_theirs(tmp_path):
     ("row", "change", "words"),
     [
         ("twn", {"recipe": {"batch_size": 64}}, "'twn' has batch_size 64, the table 32"),
+        ("twn", {"recipe": {"classes": 5}}, "'twn' has classes 5, the table 10"),
         ("twn", {"recipe": {"discrete_stage": {"epochs": 2}}}, "2 discrete epochs, the others 1"),
         ("twn", {"recipe": {"float_stage": {"lr": 0.1}}}, "float_stage of its own"),
         ("float", {"recipe": {"float_stage": {"epochs": 3}}}, "3 float epochs; the others have 2"),

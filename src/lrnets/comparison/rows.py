@@ -13,7 +13,10 @@ from lrnets.training.settings_file import read_settings, shipped
 _FOLDER = resources.files("lrnets.comparison")
 
 # What a row may not have for itself; epochs and the float start are looked at besides.
-SHARED = ("data", "network", "width", "dropout", "batch_size", "valid_size", "draws", "norm_batches", "seed")
+SHARED = (
+    "data", "data_options", "network", "classes", "width", "dropout", "batch_size", "valid_size", "draws",
+    "norm_batches", "seed",
+)  # fmt: skip
 ROW_KEYS = ("label", "printed", "recipe")
 
 

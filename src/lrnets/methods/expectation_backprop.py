@@ -106,6 +106,7 @@ class ExpectationLayer(LRLayer):
     (Max pooling of means gives less than the mean of the largest sign; the published networks have none.)
     """
 
+    local = False
     binary_input: bool = False
 
     def __init__(self, *args: Any, values: Values = "binary", binary_input: bool = False, **settings: Any) -> None:

@@ -20,6 +20,8 @@ from lrnets.weights import Binary, Levels, Ternary, ValueSet
 class SampledWeights(LRLayer):
     """An LR layer whose training pass is z = W h + b with sampled W; all else is as in LRLayer."""
 
+    local = False
+
     @abstractmethod
     def sample_weight(self) -> Tensor:
         """The weights of one training pass, before the layer's scale; shape of the weight."""

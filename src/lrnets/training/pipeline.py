@@ -18,7 +18,7 @@ from lrnets.convert import convert_
 from lrnets.cores import cores
 from lrnets.data import Data, Transforms, load
 from lrnets.data.shuffle import mix
-from lrnets.layers import bake_sharpness_, learn_scales_, lr_layers
+from lrnets.layers import bake_sharpness_, learn_scales_, lr_layers, set_natural
 from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
 from lrnets.training.evaluation import transforms_of
@@ -58,7 +58,8 @@ def convert_by(recipe: Recipe, model: nn.Module) -> str:
     options = {name: getattr(s, name) for name in STAGE_OPTIONS if name in method.options} | recipe.method_options
     report = convert_(model, recipe.weights, method=method.name, keep_first=s.keep_first, **options)
     for _, layer in lr_layers(model):
-        layer.variance_floor, layer.natural = s.variance_floor, s.natural
+        layer.variance_floor = s.variance_floor
+    set_natural(model, s.natural)
     if s.learn_scale:
         learn_scales_(model)
     return str(report)
