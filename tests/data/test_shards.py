@@ -35,8 +35,27 @@ def test_shards_give_the_same_images_as_the_folder(tmp_path):
             (x, y), (u, v) = (next(iter(s.take([torch.arange(len(s))], noise))) for s in (mine, other))
             assert torch.equal(x, u)
             assert torch.equal(y, v)
-    with pytest.raises(FileExistsError, match="has train shards already"):
+    with pytest.raises(FileExistsError, match="shards is there already; name another"):
         list(inspect_folder(root, size=8, resize=12, workers=0, shards=out))
+
+
+def test_shards_are_all_there_or_none(tmp_path, monkeypatch):
+    """Half a test set would be looked at without a word."""
+    root, out = make_folder(tmp_path / "images"), tmp_path / "shards"
+
+    def interrupted(images, folder, part, *others, **settings):
+        if part == "val":
+            raise KeyboardInterrupt
+        write_shards(images, folder, part, *others, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lrnets.data.inspection.write_shards", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(inspect_folder(root, size=8, resize=12, workers=0, shards=out))
+    assert not [path for path in tmp_path.iterdir() if "shards" in path.name]
+    out.mkdir()  # an empty folder is as good as none
+    list(inspect_folder(root, size=8, resize=12, workers=0, shards=out))
+    assert len(ImageFolder(out, **SMALL).test) == 12
 
 
 def test_shrunk_shards_hold_what_training_looks_at(tmp_path):

@@ -44,7 +44,8 @@ for folder in ("calm", "fallen"):
 
 SETTINGS = [
     "classes=4", "width=0.125", "batch_size=8", "valid_size=4", "norm_batches=1", "draws=1",
-    "data_options={size: 32, resize: 36}", "float_stage.epochs=3",
+    "data_options={size: 32, resize: 36}", "float_stage.epochs=0", "discrete_stage.epochs=3",
+    "discrete_stage.learn_scale=true",
 ]  # fmt: skip
 ONE_TASK = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "imagenet", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
 
@@ -53,7 +54,7 @@ def test_a_killed_process_costs_no_more_than_its_epoch(tmp_path):
     images = make_folder(tmp_path / "images", classes=4, train=7, val=2, side=36)
     (tmp_path / "script.py").write_text(SCRIPT)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = ["train", "imagenette-float", "--data-dir", str(images), "--workers", "0", "--start-or-resume"]
+    command = ["train", "imagenette-ternary", "--data-dir", str(images), "--workers", "0", "--start-or-resume"]
     outcome = subprocess.run(
         [sys.executable, *launcher, "script.py", *command, "--set", *SETTINGS],
         capture_output=True, text=True, timeout=400, check=False, cwd=tmp_path,
@@ -66,15 +67,15 @@ def test_a_killed_process_costs_no_more_than_its_epoch(tmp_path):
     assert "exitcode: -9" in outcome.stderr
     assert "restarts may fail" not in outcome.stdout
     calm, fallen = RunFolder(tmp_path / "calm"), RunFolder(tmp_path / "fallen")
-    whole, mended = (load_file(run.weights_file("float")) for run in (calm, fallen))
+    whole, mended = (load_file(run.weights_file("stochastic")) for run in (calm, fallen))
     assert all(torch.equal(whole[name], mended[name]) for name in whole)
     results = [json.loads((run.path / "results.json").read_text()) | {"seconds": 0} for run in (calm, fallen)]
     assert results[0] == results[1]
-    epochs = [[row | {"seconds": 0} for row in read_epochs(run, "float")] for run in (calm, fallen)]
+    epochs = [[row | {"seconds": 0} for row in read_epochs(run, "stochastic")] for run in (calm, fallen)]
     assert epochs[0] == epochs[1]
     assert len(epochs[0]) == 3
     told = [line.split(":")[0] for line in outcome.stdout.splitlines() if " epoch " in line]
-    assert told == [f"float epoch {epoch}/3" for epoch in (1, 2, 3, 1, 2, 3)]  # none was repeated
+    assert told == [f"stochastic epoch {epoch}/3" for epoch in (1, 2, 3, 1, 2, 3)]  # none was repeated
 
 
 def test_a_process_that_would_begin_elsewhere_than_the_first_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -59,10 +60,11 @@ class ImageFolder(Data):
     ) -> None:
         if (mean is None) != (deviation is None):
             raise ValueError("give mean and deviation both, or neither: then they are computed")
-        if mean is not None and len(mean) != COLOURS:
-            raise ValueError(f"mean has {len(mean)} numbers; give one for each of three colours")
-        if not 0 <= damaged_share < 1:
-            raise ValueError(f"damaged_share must be from 0 to below 1, got {damaged_share}")
+        for name, colours in (("mean", mean), ("deviation", deviation)):
+            if colours is not None and (not isinstance(colours, Sequence) or len(colours) != COLOURS):
+                raise ValueError(f"{name} must be three numbers, one for each colour, got {describe(colours)}")
+        if not isinstance(damaged_share, (int, float)) or not 0 <= damaged_share < 1:
+            raise ValueError(f"damaged_share must be a number from 0 to below 1, got {describe(damaged_share)}")
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
             raise ValueError(f"workers must be a whole number of at least 0, got {describe(workers)}")
         self.root, self.view = Path(root).expanduser(), View(size, resize)

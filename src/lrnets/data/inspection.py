@@ -9,6 +9,7 @@ from lrnets.data.image_folder import CLASSES_FILE, ImageFolder, images_a_second
 from lrnets.data.image_list import FileList
 from lrnets.data.progress import progress_bars
 from lrnets.data.shards import write_shards
+from lrnets.whole_files import whole_folder
 from lrnets.words import counted
 
 NO_MATTER = (0.5, 0.5, 0.5)  # mean and deviation, which are for networks
@@ -36,11 +37,11 @@ def inspect_folder(
                 f"worker; all training images in {len(data.train) / pace / 60:.1f} minutes"
             )
     if shards is not None:
-        with progress_bars() as report:
+        with whole_folder(shards) as folder, progress_bars() as report:  # half of it would do for training, unnoticed
             for part in ("train", "val"):
                 images = data.images(part, report)
                 if not isinstance(images, FileList):
                     raise ValueError(f"{root} holds tar files already")
-                write_shards(images, shards, part, report, shorter=resize if shrink else None, workers=data.workers)
-        (shards / CLASSES_FILE).write_text("".join(f"{name}\n" for name in data.classes))
+                write_shards(images, folder, part, report, shorter=resize if shrink else None, workers=data.workers)
+            (folder / CLASSES_FILE).write_text("".join(f"{name}\n" for name in data.classes))
         yield f"written: {shards}; it does for --data-dir as the folder does"

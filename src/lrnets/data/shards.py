@@ -172,8 +172,6 @@ def write_shards(
     With `shorter` they are shrunk to so many pixels of their shorter side, by `workers` threads (Pillow lets go of
     Python's lock while it decodes and scales).
     """
-    if shard_files(root, part):
-        raise FileExistsError(f"{root} has {part} shards already; name another folder, or remove them")
     root.mkdir(parents=True, exist_ok=True)
     count = len(images.labels)
 

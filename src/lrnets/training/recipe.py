@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -241,8 +242,9 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
 
 
 def _require(name: str, value: object, holds: bool, limit: str) -> None:
-    if not holds:
-        raise ValueError(f"{name} must be {limit}, got {value}")
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not holds or not finite:
+        raise ValueError(f"{name} must be {limit}{'' if finite else ' and finite'}, got {value}")
 
 
 def _plain(value: Any) -> Any:
