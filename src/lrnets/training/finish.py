@@ -28,9 +28,7 @@ def finish_float(
     size = summary(net, data.train.shape)
     save_examples(folder, data.valid, transforms.evaluation)
     return {
-        "recipe": recipe.name,
-        "method": recipe.method,
-        "seed": recipe.seed,
+        **_names(recipe),
         **_errors("valid", {"float": net}, data.valid, transforms.evaluation),
         **_errors("test", {"float": net}, data.test, transforms.evaluation),
         "bytes": {"float": size.float_bytes},
@@ -48,9 +46,7 @@ def finish_fixed(
     nets = {"float": float_net.to(next(model.parameters()).device), "mode": mode}
     size = summary(mode, data.train.shape)
     return {
-        "recipe": recipe.name,
-        "method": recipe.method,
-        "seed": recipe.seed,
+        **_names(recipe),
         **_errors("valid", nets, data.valid, evaluate),
         **_errors("test", nets, data.test, evaluate),
         "bytes": {"float": size.float_bytes, "discrete": size.bytes},
@@ -86,9 +82,7 @@ def finish_random(
     for kind, value in ensemble.items():
         test[f"test_{kind}"]["ensemble"] = value
     return {
-        "recipe": recipe.name,
-        "method": recipe.method,
-        "seed": recipe.seed,
+        **_names(recipe),
         **valid,
         "valid_error_of_draws": [-s for s in scores],
         **test,
@@ -96,6 +90,11 @@ def finish_random(
         "draws": recipe.draws,
         "bytes": {"float": size.float_bytes, "discrete": size.bytes},
     }
+
+
+def _names(recipe: Recipe) -> dict[str, Any]:
+    """What a run was, for whoever finds its results alone."""
+    return {"recipe": recipe.name, "method": recipe.method, "seed": recipe.seed}
 
 
 def _errors(
