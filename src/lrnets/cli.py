@@ -55,7 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings")
     train.add_argument("--seed", type=int, help="instead of the recipe's")
     train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
-    train.add_argument("--init", type=Path, help="float weights to start from (safetensors, or a torch file)")
+    train.add_argument(
+        "--init", type=Path, metavar="FILE",
+        help="float weights to start from, instead of training them: safetensors, or what torch.save wrote (a state "
+        "dict, a checkpoint that holds one, a whole network; nothing is unpickled)",
+    )  # fmt: skip
     resuming = train.add_mutually_exclusive_group()
     resuming.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     resuming.add_argument(
