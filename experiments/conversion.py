@@ -37,17 +37,12 @@ def logits(net: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def with_mean_weights(model: nn.Module, float_net: nn.Module, fitted: bool) -> nn.Module:
-    """The converted model as an ordinary network whose weights are E[w] times a scale: the layer's own, or fitted."""
+def with_mean_weights(model: nn.Module) -> nn.Module:
+    """The converted model as an ordinary network whose weights are their expectations."""
     net = lrnets.discretize(model, "mode")
     for name, layer in lr_layers(model):
-        mean = layer.values.mean(layer.weight_logits)
-        scale = layer.scale
-        if fitted:
-            weight = float_net.get_submodule(name).get_parameter("weight")
-            weight = weight if weight.shape == mean.shape else weight.t()  # GPT-2's Conv1D
-            scale = (weight * mean).sum() / mean.square().sum()
-        net.get_submodule(name).weight = nn.Parameter(mean * scale, requires_grad=False)
+        mean = layer.scaled(layer.values.mean(layer.weight_logits))
+        net.get_submodule(name).weight = nn.Parameter(mean, requires_grad=False)
     return net
 
 
@@ -62,7 +57,9 @@ def errors(float_net: nn.Module, x: Tensor, values: str, passes: int) -> list[fl
         return float((y - reference).norm() / reference.norm())
 
     draw = lrnets.discretize(model, generator=torch.Generator().manual_seed(0))
-    nets = [with_mean_weights(model, float_net, False), with_mean_weights(model, float_net, True), draw]
+    with_fitted = copy.deepcopy(float_net).eval()
+    lrnets.convert_(with_fitted, values, scale="fitted")
+    nets = [with_mean_weights(model), with_mean_weights(with_fitted), draw]
     mean, fitted, drawn = (error(logits(lrnets.update_bn(net, [x]).eval(), x)) for net in nets)
     for module in model.modules():  # the weights are random, dropout and stochastic depth are not at work
         if isinstance(module, (lrnets.layers.LRLayer, nn.modules.batchnorm._BatchNorm)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from layer_examples import EXAMPLES, REORDERED, assert_same, every_kind, every_value_set, example, seeded
@@ -104,6 +105,26 @@ def test_without_scale_nothing_is_multiplied_by_the_deviation(kind, values):
     for one in (layer, scaled):
         one.train().variance_floor = 0.0
     torch.testing.assert_close(seeded(layer, x) * deviation, seeded(scaled, x), **REORDERED)
+
+
+@every_kind
+@every_value_set
+def test_a_fitted_scale_is_the_least_squares_one(kind, values):
+    own = float_layer(kind)
+    layer, by_deviation = kind.from_plain(own, values, "fitted"), kind.from_plain(own, values, True)
+    torch.testing.assert_close(layer.logits, by_deviation.logits, rtol=0, atol=0)
+    mean = layer.values.mean(layer.weight_logits)
+    column, target = (tensor.detach().numpy().reshape(-1) for tensor in (mean, own.weight))
+    expected = np.linalg.lstsq(column[:, None], target, rcond=None)[0]
+    assert layer.scale.item() == pytest.approx(expected.item(), rel=1e-10)
+    errors = [(own.weight - mean * one.scale).square().sum().item() for one in (layer, by_deviation)]
+    assert errors[0] <= errors[1] + 1e-12  # equal where nothing is clipped
+
+
+def test_a_scale_that_is_none_is_refused():
+    own = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"scale must be True, False or 'fitted', got 'best' \(str\)"):
+        LRLinear.from_plain(own, "ternary", "best")
 
 
 @every_kind

@@ -73,7 +73,9 @@ def convert_(
     LR-net's options: `scale=True`, `p_min=0.05` and `p_max=0.95`. Its distributions start from the float weights as in
     section 4.1. With `scale` a layer's outputs keep their size, and each layer computes in expectation what the float
     one did, up to clipped weights. That adds up over many layers: conversion is where training starts, not a network
-    to use. `scale=False` is the paper's setting, for layers that batch norm follows.
+    to use. `scale="fitted"` fits each layer's scale to the float weights by least squares, which makes up for the
+    clipped ones on the whole: for networks without batch norm. `scale=False` is the paper's setting, for layers that
+    batch norm follows.
 
     `keep` names layers that stay in float: names, globs ("layer4.*"), or a function f(name, module) -> bool. A name
     covers all layers below it. By default the last linear layer stays in float, `keep=()` converts that too. `only`

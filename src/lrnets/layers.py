@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from lrnets import functional
+from lrnets.errors import describe
 from lrnets.weights import P_MAX, P_MIN, ValueSet, as_value_set, standardize
 
 Values = str | Sequence[float] | ValueSet
+Scale = bool | Literal["fitted"]  # whether a layer has one, and what it starts from; see LRLayer.from_plain
 
 
 class LRLayer(nn.Module):
@@ -117,15 +119,24 @@ class LRLayer(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_plain(
-        cls, layer: nn.Module, values: Values, scale: bool, p_min: float = P_MIN, p_max: float = P_MAX
+        cls, layer: nn.Module, values: Values, scale: Scale, p_min: float = P_MIN, p_max: float = P_MAX
     ) -> Self:
-        """The stochastic twin of torch's own layer: distributions started from its weights, its very own bias."""
+        """The stochastic twin of torch's own layer: distributions started from its weights, its very own bias.
+
+        Its scale is the deviation of these weights, or "fitted": what brings the mean weights nearest to them.
+        """
+        if not isinstance(scale, bool) and scale != "fitted":
+            raise ValueError(f"scale must be True, False or 'fitted', got {describe(scale)}")
         weight, bias = layer.get_parameter("weight"), layer._parameters["bias"]
         twin = cast(Any, cls)(
-            **_arguments(cls, layer), bias=bias is not None, device="meta", values=values, scale=scale
+            **_arguments(cls, layer), bias=bias is not None, device="meta", values=values, scale=bool(scale)
         )
         standard, deviation = standardize(weight)
-        logits = twin.values.start(standard, p_min, p_max).flatten(0, 1).to(weight.dtype)
+        start = twin.values.start(standard, p_min, p_max)
+        if scale == "fitted":
+            mean = twin.values.mean(start)
+            deviation = deviation * (standard * mean).sum() / mean.square().sum()
+        logits = start.flatten(0, 1).to(weight.dtype)
         if weight.dim() == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last):
             logits = logits.contiguous(memory_format=torch.channels_last)
         twin.logits = nn.Parameter(logits, requires_grad=weight.requires_grad)

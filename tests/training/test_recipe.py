@@ -109,6 +109,13 @@ def test_natural_gradients_are_for_lr_nets():
         load_recipe("mnist-ternary-quick", [*natural, "method=gumbel"])
 
 
+def test_a_scale_can_be_fitted_where_there_are_logits():
+    stage = "discrete_stage={epochs: 1, scale: fitted}"
+    assert load_recipe("mnist-ternary-quick", [stage]).discrete_stage.scale == "fitted"
+    with pytest.raises(ValueError, match="scale: fitted is for methods with logits; use true for twn"):
+        load_recipe("mnist-ternary-quick", [stage, "method=twn"])
+
+
 def test_sharpening_can_begin_above_one():
     assert [Sharpen(start=0, first=2, factor=10).at(p) for p in (0, 0.5, 1)] == [2, 6, 10]
     exponential = Sharpen(start=0.5, first=2, factor=32, shape="exponential")

@@ -30,7 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import Self
 
 from lrnets import functional
-from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRLayer, LRLinear, Values
+from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRLayer, LRLinear, Scale, Values
 from lrnets.methods.activations import Sign
 from lrnets.weights import BINARY, P_MAX, P_MIN, at_least_float32
 
@@ -130,7 +130,7 @@ class ExpectationLayer(LRLayer):
     @classmethod
     @torch.no_grad()
     def from_plain(
-        cls, layer: nn.Module, values: Values = "binary", scale: bool = True, p_min: float = P_MIN,
+        cls, layer: nn.Module, values: Values = "binary", scale: Scale = True, p_min: float = P_MIN,
         p_max: float = P_MAX, binary_input: bool = False, norm: _BatchNorm | None = None,
     ) -> Self:  # fmt: skip
         """The twin of torch's own layer; a batch norm that follows it is folded into weights and bias (`fold`)."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRConvTranspose2d, LRLinear, Values
+from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRConvTranspose2d, LRLinear, Scale, Values
 from lrnets.methods.sampled import SampledWeights, log_probabilities
 from lrnets.weights import P_MAX, P_MIN, ValueSet, at_least_float32
 
@@ -73,7 +73,7 @@ class GumbelLayer(SampledWeights):
 
     @classmethod
     def from_plain(
-        cls, layer: nn.Module, values: Values, scale: bool, p_min: float = P_MIN, p_max: float = P_MAX,
+        cls, layer: nn.Module, values: Values, scale: Scale, p_min: float = P_MIN, p_max: float = P_MAX,
         tau: float = TEMPERATURE, tau_end: float | None = None,
     ) -> Self:  # fmt: skip
         """The twin of torch's own layer, started as an LR layer is; `tau_end` has the temperature annealed."""

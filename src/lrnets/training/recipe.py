@@ -91,7 +91,7 @@ class DiscreteStage(FloatStage):
     probability_decay: float = 0.0
     beta: float = 0.0
     sharpen: Sharpen | None = None
-    scale: bool = False
+    scale: bool | Literal["fitted"] = False
     learn_scale: bool = False
     keep_first: bool = False
     p_min: float = 0.05
@@ -178,6 +178,8 @@ class Recipe:
         if stage is not None and stage.natural and method.name != "lr":
             raise ValueError(f"discrete_stage.natural is for method lr; leave it out for {method.name}")
         if stage is not None and not method.logits:
+            if stage.scale == "fitted":
+                raise ValueError(f"discrete_stage.scale: fitted is for methods with logits; use true for {method.name}")
             for name in ("sharpen", "logit_decay", "learn_scale", "probability_decay", "beta"):
                 if getattr(stage, name):
                     having = [other.name for other in METHODS.values() if other.logits]
