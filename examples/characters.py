@@ -1,7 +1,7 @@
 """A small transformer that predicts the next character: float against LR-net ternary against BitNet b1.58.
 
 LR-net comes twice: with the derivatives of its logits, as in the paper, and with natural gradients, which do not fade,
-and scales that learn.
+and scales that learn. Its scales are fitted to the float weights, since no batch norm makes up for a wrong one.
 
 The text is Python's own language reference (pydoc_data.topics, half a million characters), which every Python has. All
 networks have the same budget: half of the steps train one float network; then the float one goes on, and copies of it
@@ -181,7 +181,7 @@ def compare(
 
     for label, method, rate in CONVERTED:
         model = copy.deepcopy(start)
-        lrnets.convert_(model, "ternary", method=method)
+        lrnets.convert_(model, "ternary", method=method, **({"scale": "fitted"} if method == "lr" else {}))
         natural = label == NATURAL
         changes[label] = fit(model, train, s, rate=getattr(s, rate), seed=seed + 1, tick=tick, natural=natural)
         found[label] = bits(lrnets.discretize(model, "mode"), valid, s)
