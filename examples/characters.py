@@ -8,7 +8,7 @@ networks have the same budget: half of the steps train one float network; then t
 go on as LR-nets and as BitNet. Embeddings, norms and the last layer stay in float. What is measured is the loss on
 the last tenth of the text, in bits a character: of discrete networks, never of the stochastic one.
 
-    python examples/characters.py                        # some minutes on one core
+    python examples/characters.py                        # about four minutes on one core
     python examples/characters.py --seeds 2 --steps 2000 --width 128 --layers 4
     python examples/characters.py --tiny                 # seconds: to see that it works
 """
