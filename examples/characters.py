@@ -22,7 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -181,7 +181,8 @@ def compare(
 
     for label, method, rate in CONVERTED:
         model = copy.deepcopy(start)
-        lrnets.convert_(model, "ternary", method=method, **({"scale": "fitted"} if method == "lr" else {}))
+        options: dict[str, Any] = {"scale": "fitted"} if method == "lr" else {}
+        lrnets.convert_(model, "ternary", method=method, **options)
         natural = label == NATURAL
         changes[label] = fit(model, train, s, rate=getattr(s, rate), seed=seed + 1, tick=tick, natural=natural)
         found[label] = bits(lrnets.discretize(model, "mode"), valid, s)
