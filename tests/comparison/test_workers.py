@@ -18,7 +18,7 @@ SLEEPER = """
 import os, sys, time
 from pathlib import Path
 Path(__file__).with_name("pid").write_text(str(os.getpid()))
-time.sleep(20)
+time.sleep(60)
 Path(__file__).with_name("ended").touch()
 """
 
@@ -31,11 +31,15 @@ def float_run(folder: Path):
 def test_an_interrupt_ends_the_processes_and_starts_no_more(tmp_path):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
 
+    over = threading.Event()
+
     def interrupt():
         deadline = time.monotonic() + 60
         while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
+        while not over.wait(8):  # once in a while Python loses one, in a finaliser
+            os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     said: list[str] = []
@@ -44,6 +48,7 @@ def test_an_interrupt_ends_the_processes_and_starts_no_more(tmp_path):
             wanting([float_run(tmp_path)]), workers=1, launcher=[sys.executable, str(tmp_path / "sleeper.py")],
             say=said.append,
         )  # fmt: skip
+    over.set()
     assert len(said) == 1  # that it starts, and nothing of an end
     assert not (tmp_path / "ended").exists()  # it was ended, and not waited for
     with pytest.raises(ProcessLookupError):
@@ -58,6 +63,13 @@ def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
         fcntl.flock(log, fcntl.LOCK_EX)
         problems = train_all([run], launcher=["/nowhere"], say=lambda text: None)
     assert problems == {run: "another process is training it"}
+
+
+def test_a_process_that_leaves_no_results_is_named(tmp_path):
+    run, said = float_run(tmp_path), []
+    problems = train_all([run], launcher=[sys.executable, "-c", "pass"], say=said.append)
+    assert problems == {run: f"ended without results; see {run.log_file}"}
+    assert "ended without results" in said[-1]
 
 
 def test_workers_must_be_some(tmp_path):

@@ -114,7 +114,7 @@ class _Office:
             )  # fmt: skip
             code = self._wait(process)
             if code == 0:
-                return ""
+                return "" if state_of(run)[0] == "finished" else f"ended without results; see {run.log_file}"
             return "interrupted" if code in INTERRUPTED or self.stop.is_set() else _failure(run, code)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
