@@ -18,9 +18,17 @@ SLEEPER = """
 import os, sys, time
 from pathlib import Path
 Path(__file__).with_name("pid").write_text(str(os.getpid()))
-time.sleep(60)
+time.sleep(20)
 Path(__file__).with_name("ended").touch()
 """
+
+
+@pytest.fixture
+def can_be_interrupted():
+    """Shells have their background jobs, perhaps the whole test run, ignore Ctrl-C, and Python leaves it at that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def float_run(folder: Path):
@@ -28,6 +36,7 @@ def float_run(folder: Path):
     return runs_of(comparison, comparison.named(["float"]), 1, folder / "out")[0]
 
 
+@pytest.mark.usefixtures("can_be_interrupted")
 def test_an_interrupt_ends_the_processes_and_starts_no_more(tmp_path):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
 

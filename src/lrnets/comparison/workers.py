@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -56,11 +56,6 @@ def train_all(
         try:
             for run in todo:  # starts come first, so nothing waits for what is behind it in the queue
                 futures[run] = pool.submit(office.train, run, futures.get(run.start) if run.start else None)
-            pending = set(futures.values())
-            while pending:  # a look at times: Ctrl-C in the instant before an endless wait would not end it
-                done, pending = wait(pending, GLANCE, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
             problems = {run: problem for run in todo if (problem := futures[run].result())}
         except BaseException:
             office.stop.set()
