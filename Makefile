@@ -51,7 +51,7 @@ $(ELSEWHERE): pyproject.toml | setup
 	@touch $@
 
 test-all: MARKED := -m ''
-test-all: $(ELSEWHERE) test ## Run them with the few that take longest, and transformers' models (three minutes more)
+test-all: $(ELSEWHERE) test ## Run them with the few that take longest, and transformers' models (some minutes more)
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .

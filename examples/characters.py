@@ -60,7 +60,7 @@ class Settings:
 
 
 NATURAL = "LR-net ternary, natural"
-SHARPEN = Sharpen(start=0.4, factor=10)  # LR-net's distributions, not to hope for what no draw can give
+SHARPEN = Sharpen(start=0.4, factor=10)  # so that LR-net's weights have decided in the end
 SHARPEN_NATURAL = Sharpen(start=0, first=3.5, factor=10)  # natural gradients do not fade when logits are large
 CONVERTED = (("LR-net ternary", "lr", "logit_lr"), (NATURAL, "lr", "logit_lr"), ("BitNet b1.58", "bitnet", "latent_lr"))
 TINY = Settings(width=16, layers=1, heads=2, context=16, batch=8, steps=8)
@@ -119,9 +119,10 @@ def fit(
     if natural:
         set_natural(model)
         learn_scales_(model)
-    decay = {"logit_decay": s.logit_decay} if natural else {}
     sharpen = SHARPEN_NATURAL if natural else SHARPEN
-    optimizer = torch.optim.Adam(lrnets.param_groups(model, lr=s.lr, logit_lr=rate, **decay))
+    optimizer = torch.optim.Adam(
+        lrnets.param_groups(model, lr=s.lr, logit_lr=rate, logit_decay=s.logit_decay if natural else 0.0)
+    )
     # The natural gradients of logits are of another size than derivatives, which Adam does not mind.
     clipped = [p for g in optimizer.param_groups if not natural or g["name"] != "logits" for p in g["params"]]
     peaks = [group["lr"] for group in optimizer.param_groups]
