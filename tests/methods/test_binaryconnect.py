@@ -76,3 +76,10 @@ def test_after_a_step_weights_are_clipped():
     assert np.abs(twin.latent.detach().numpy()).max() > 1
     after_step(twin)
     np.testing.assert_array_equal(twin.latent.detach().numpy(), expected)
+
+
+@pytest.mark.parametrize("method", ["binaryconnect", "bnn"])
+def test_a_scale_is_there_or_not(method):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"scale must be True or False, got 'fitted' \(str\)"):
+        lrnets.convert_(model, method=method, scale="fitted")

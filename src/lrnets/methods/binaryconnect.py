@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from lrnets.errors import describe
 from lrnets.methods.activations import signs
 from lrnets.methods.straight_through import Quantizer, makers, straight_through
 from lrnets.weights import standardize
@@ -47,6 +48,8 @@ class ClippedSign(Quantizer):
     def fit(  # type: ignore[override]
         cls, weight: nn.Parameter, *, scale: bool = True, stochastic: bool = False
     ) -> tuple[Self, nn.Parameter]:
+        if not isinstance(scale, bool):  # an LR-net's may be fitted
+            raise ValueError(f"scale must be True or False, got {describe(scale)}")
         standard, deviation = standardize(weight)
         latent = nn.Parameter(standard.clamp(-1, 1).to(weight.dtype), requires_grad=weight.requires_grad)
         return cls(deviation.to(weight.dtype) if scale else None, stochastic), latent
