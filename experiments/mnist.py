@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lrnets.comparison.runs import chosen
+
 START = "mnist-float-quick"
 ABLATION = "mnist-ternary-quick"
 
@@ -129,11 +131,11 @@ def tables(out: Path) -> str:
         for experiment in experiments:
             results = results_of(out, experiment)
             tests = [result["test_error"] for result in results]
-            chosen = [test["chosen draw" if "chosen draw" in test else "float"] for test in tests]
+            ends = [chosen(test) for test in tests]
             draws = [statistics.mean(r["test_error_of_draws"]) for r in results if "test_error_of_draws" in r]
             cells = [spread([t[name] for t in tests if name in t]) for name in ("mode", "ensemble")]
             seconds = spread([sum(r["seconds"].values()) for r in results]).split(".")[0]
-            cells = [experiment.label, str(len(tests)), spread(chosen), cells[0], spread(draws), cells[1], seconds]
+            cells = [experiment.label, str(len(tests)), spread(ends), cells[0], spread(draws), cells[1], seconds]
             lines += [f"| {' | '.join(cells)} |"]
         lines += [""]
     lines += ["| batch norm | seeds | mode | mean of draws |", "|---|---|---|---|"]

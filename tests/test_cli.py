@@ -1,5 +1,6 @@
 """The command line: quick help, clear errors, and a run from a recipe to its table."""
 
+import json
 import subprocess
 import sys
 
@@ -99,7 +100,8 @@ def test_train_brings_the_data_and_ends_with_a_table_and_evaluate_goes_on_from_t
     assert fetched == [("mnist", "here")]
     text = capsys.readouterr().out
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
-    assert {"float", "mode", "2 draws", "chosen draw", "ensemble of 2"} <= set(rows)
+    chosen = json.loads((tmp_path / "run/results.json").read_text())["chosen"]
+    assert {"float", "mode", "2 draws", f"chosen: {chosen}", "ensemble of 2"} <= set(rows)
     assert rows["float"].endswith("2,329,256")
     assert text.endswith(f"run folder: {run}\n")
     assert main(["evaluate", run, "--draws", "2", "--ensemble", "1,2"]) == 0

@@ -13,7 +13,7 @@ def finish(folder: Path, recipe: str, error: float, seconds: float = 60.0) -> No
     test = {"float": 0.4} if discrete else {"float": error}
     results = {"seconds": {"float": 0 if discrete else seconds, "stochastic": seconds if discrete else 0}}
     if settings["method"] == "lr":
-        test |= {"mode": error + 0.1, "chosen draw": error}
+        test |= {"mode": error + 0.1, "chosen": error}
         results["test_error_of_draws"] = [error, error + 0.2]
     elif discrete:
         test["mode"] = error

@@ -64,7 +64,7 @@ def test_how_to_add_a_method(tmp_path, monkeypatch):
 
 def test_how_to_add_a_network(tmp_path, monkeypatch, capsys):
     names = run_page("how-to/network.md", tmp_path, monkeypatch, {"epochs: 10": "epochs: 1", "epochs: 12": "epochs: 1"})
-    assert set(names["results"]["test_error"]) == {"float", "mode", "chosen draw", "ensemble"}
+    assert set(names["results"]["test_error"]) == {"float", "mode", "chosen", "ensemble"}
     assert (tmp_path / "runs/digits/0/digits.safetensors").is_file()
     assert "by the run-time from the file" in capsys.readouterr().out
 

@@ -58,9 +58,9 @@ def fabricate(folder: Path, chosen: Recipe | None = None, *, decided: float = 2.
         named = [p.argmax(1) for p in both]
         answers = answers_of([n[:80] for n in named], valid, [n[80:] for n in named], test.labels)
         save_examples(run, valid, evaluate, answers)
-        results["test_error"] |= {"mode": error + 0.2, "chosen draw": error}
-        results["valid_error"] |= {"mode": error + 0.3, "chosen draw": error + 0.1}
-        results |= {"test_error_of_draws": [error, error + 0.1, error + 0.2], "draws": made.draws}
+        results["test_error"] |= {"mode": error + 0.2, "chosen": error}
+        results["valid_error"] |= {"mode": error + 0.3, "chosen": error + 0.1}
+        results |= {"test_error_of_draws": [error, error + 0.1, error + 0.2], "draws": made.draws, "chosen": "draw 1"}
     run.write_json("results.json", results)
     return run
 

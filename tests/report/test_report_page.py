@@ -31,11 +31,11 @@ def test_the_glance_has_the_numbers_of_results_json(page, ternary):
     results = json.loads((ternary.path / "results.json").read_text())
     test, sizes = results["test_error"], results["bytes"]
     words = page.words
-    assert f"The chosen draw is wrong on {test['chosen draw']:.2f} % of the test images" in words
+    assert f"The chosen network is wrong on {test['chosen']:.2f} % of the test images" in words
     assert f"the float network it started from ({test['float']:.2f} %)" in words
     assert f"{sizes['discrete']:,} bytes instead of {sizes['float']:,}" in words
     assert f"{sizes['float'] / sizes['discrete']:.1f} times less" in words
-    change = test["chosen draw"] - test["float"]
+    change = test["chosen"] - test["float"]
     assert f"{abs(change):.2f} points against the float start".replace("0.00 ", "") in words
 
 
@@ -44,9 +44,10 @@ def test_networks_are_those_of_results_json(page, ternary):
     header, *rows = page.tables["Errors and sizes of the run's networks"]
     assert header == ["network", "validation error", "test error", "bytes"]
     by_name = {name: cells for name, *cells in rows}
-    for name in ("float", "mode", "chosen draw"):
+    for name in ("float", "mode", "chosen"):
         size = results["bytes"]["float" if name == "float" else "discrete"]
-        assert by_name[name] == [f"{results[part][name]:.2f} %" for part in ("valid_error", "test_error")] + [
+        shown = f"chosen: {results['chosen']}" if name == "chosen" else name
+        assert by_name[shown] == [f"{results[part][name]:.2f} %" for part in ("valid_error", "test_error")] + [
             f"{size:,}"
         ]
     draws = torch.tensor(results["test_error_of_draws"], dtype=torch.float64)

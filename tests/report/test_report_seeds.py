@@ -23,7 +23,7 @@ def seeds(ternary, tmp_path):
         recipe.write_text(recipe.read_text().replace("seed: 0", f"seed: {seed}"))
     for seed, error in enumerate(ERRORS):
         results = json.loads((path / str(seed) / "results.json").read_text())
-        results["test_error"] |= {"chosen draw": error, "float": 1.0}
+        results["test_error"] |= {"chosen": error, "float": 1.0}
         (path / str(seed) / "results.json").write_text(json.dumps(results))
     (path / "3/results.json").unlink()
     (path / "recipe.yaml").write_text("as `lrnets table` leaves it")
@@ -33,7 +33,7 @@ def seeds(ternary, tmp_path):
 def test_mean_and_deviation_over_the_finished_seeds(seeds):
     page = read_page(write_report(seeds, say=lambda text: None))
     told = f"{statistics.fmean(ERRORS):.2f} ± {statistics.stdev(ERRORS):.2f} %"
-    assert f"The chosen draw is wrong on {told} of the test images, mean over 3 seeds" in page.words
+    assert f"The chosen network is wrong on {told} of the test images, mean over 3 seeds" in page.words
     rows = {row[0]: row for row in page.tables["Seeds"][1:]}
     assert [rows[str(seed)][3] for seed in range(3)] == [f"{error:.2f} %" for error in ERRORS]
     assert rows["3"][1] == "choosing"

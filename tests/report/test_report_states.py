@@ -82,7 +82,7 @@ def test_interrupted_while_choosing(copied):
     ],
 )
 def test_a_file_is_missing(copied, name, words):
-    error = json.loads((copied.path / "results.json").read_text())["test_error"]["chosen draw"]
+    error = json.loads((copied.path / "results.json").read_text())["test_error"]["chosen"]
     remove(copied, name)
     page = page_of(copied)
     assert words in page.words
@@ -94,7 +94,7 @@ DAMAGES = {
     "results.json": [
         b"{", b"[1, 2]", b'{"test_error": {"float": "much"}}',
         b'{"test_error": {"mode": NaN}, "bytes": {"float": -1, "discrete": 1e400}, "seconds": [3]}',
-        b'{"test_error": {"chosen draw": 1.5}, "valid_error": {"chosen draw": 1}, "bytes": {}, "draws": "some"}',
+        b'{"test_error": {"chosen": 1.5}, "valid_error": {"chosen": 1}, "bytes": {}, "draws": "some"}',
     ],
     "environment.json": [b"{", b'"text"', b'{"commit": 3, "command": ["a"], "seed": {}}'],
     "evaluation.json": [b"{", b'{"networks": 3}', b'{"networks": {"float": {}}, "draws": 1}'],

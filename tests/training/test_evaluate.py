@@ -21,7 +21,7 @@ from lrnets.training.pipeline import convert_by, run
 from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder
 
-ROWS = ["float", "mode", "draws", "best draw", "stored draw", "ensemble of 1", "ensemble of 3"]
+ROWS = ["float", "mode", "draws", "best draw", "stored", "ensemble of 1", "ensemble of 3"]
 
 
 def recipe(**changes) -> Recipe:
@@ -154,10 +154,10 @@ def test_equal_validation_errors_are_decided_by_likelihood(folder):
     assert found["best draw"]["valid"]["nll"] == min(one["nll"] for one in equals)
 
 
-def test_the_stored_draw_and_the_bytes_are_those_the_run_told_of(folder):
+def test_the_stored_network_and_the_bytes_are_those_the_run_told_of(folder):
     told, found = folder.read_json("results.json"), evaluate(folder)["networks"]
-    assert found["stored draw"]["test"]["error"] == told["test_error"]["chosen draw"]
-    assert found["stored draw"]["valid"]["error"] == told["valid_error"]["chosen draw"]
+    assert found["stored"]["test"]["error"] == told["test_error"]["chosen"]
+    assert found["stored"]["valid"]["error"] == told["valid_error"]["chosen"]
     assert found["mode"]["test"]["error"] == told["test_error"]["mode"]
     assert found["float"]["test"]["error"] == told["test_error"]["float"]
     size = told["bytes"]["discrete"]

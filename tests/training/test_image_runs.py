@@ -58,7 +58,7 @@ def test_every_recipe_runs_from_start_to_end(name, tmp_path, images):
     recipe = load_recipe(name, short(name))
     source = {"data_dir": str(images), "workers": 0} if recipe.data == "imagenet" else {"data": in_memory(recipe.data)}
     results = run(recipe, RunFolder(tmp_path / "run"), say=lambda text: None, **source)
-    chosen = "float" if recipe.discrete_stage is None else "chosen draw"
+    chosen = "float" if recipe.discrete_stage is None else "chosen"
     assert 0 <= results["test_error"][chosen] <= 100
     many = recipe.data == "imagenet"  # ten classes have no top-5 errors, and results as they always were
     assert ("test_top5_error" in results) == ("valid_top5_error" in results) == many

@@ -30,7 +30,7 @@ def exported(finished, path, **choices):
 def test_the_packed_file_of_a_run_has_its_errors(finished, tmp_path, activations):
     results = finished[1]
     report = exported(finished, tmp_path / "net.safetensors", activations=activations)
-    assert report.torch_error == pytest.approx(results["valid_error"]["chosen draw"])
+    assert report.torch_error == pytest.approx(results["valid_error"]["chosen"])
     allowed = 0 if activations == "float32" else 1
     assert abs(report.file_error - report.torch_error) <= allowed
     assert report.report.bytes == (tmp_path / "net.safetensors").stat().st_size
@@ -52,7 +52,7 @@ def test_the_test_error_through_the_runtime_is_that_of_torch(finished, tmp_path)
         assert np.sum(outputs.argmax(1) != expected.argmax(1)) <= most_others
         if activations == "float32":
             error = 100 * np.mean(outputs.argmax(1) != labels)
-            assert error == pytest.approx(results["test_error"]["chosen draw"])
+            assert error == pytest.approx(results["test_error"]["chosen"])
 
 
 def test_the_file_names_the_classes_and_prepares_images(finished, tmp_path):

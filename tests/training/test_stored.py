@@ -21,7 +21,7 @@ def test_the_drawn_network_is_the_one_that_was_chosen(finished):
     data = digits()
     with torch.no_grad():
         wrong = (net(scale(data.test.images)).argmax(1) != data.test.labels).sum().item()
-    assert 100 * wrong / len(data.test) == pytest.approx(results["test_error"]["chosen draw"])
+    assert 100 * wrong / len(data.test) == pytest.approx(results["test_error"]["chosen"])
     assert not net.training
     assert len(net[5].weight.unique()) <= 3
 

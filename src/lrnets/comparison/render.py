@@ -60,7 +60,8 @@ class Table:
         start = self.comparison.start
         notes = [
             f"{self.comparison.budget} budget: {self.comparison.about}",
-            "test error: mean ± deviation over seeds; of methods that draw, the draw chosen on validation data",
+            "test error: mean ± deviation over seeds; of methods that draw, the most probable network or a draw, "
+            "as validation data chose",
             "mode: the most probable network; draws: the mean of all draws, chosen or not",
             "paper: Table 1 of Shayer, Levi and Fetaya (2018), as printed",
             "bits: a weight, in the layers the method is for; bytes: of the packed file; multiplications: an image",

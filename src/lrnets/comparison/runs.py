@@ -83,8 +83,11 @@ def state_of(run: Run) -> tuple[State, str]:
 
 
 def chosen(errors: Mapping[str, float]) -> float:
-    """The error of the network that a run ends in: the chosen draw, else the only discrete one, else the float one."""
-    return next(errors[name] for name in ("chosen draw", "mode", "float") if name in errors)
+    """The error of the network that a run ends in: the chosen one, else the only discrete one, else the float one.
+
+    Runs of before the most probable network could be chosen have a chosen draw.
+    """
+    return next(errors[name] for name in ("chosen", "chosen draw", "mode", "float") if name in errors)
 
 
 def settings_difference(old: Recipe, new: Recipe) -> str:

@@ -9,7 +9,10 @@ from lrnets.comparison.results import Spread
 from lrnets.comparison.runs import chosen
 from lrnets.report.found import Found, numbers
 
-NETWORKS = {"chosen draw": "the chosen draw", "mode": "the discrete network", "float": "the float network"}
+NETWORKS = {
+    "chosen": "the chosen network", "chosen draw": "the chosen draw",
+    "mode": "the discrete network", "float": "the float network",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

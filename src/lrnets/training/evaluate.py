@@ -48,8 +48,8 @@ def evaluate_run(
     """Error (%), NLL (nats) and ECE (%) of a run's networks on test and validation data; also in evaluation.json.
 
     The networks: float, mode, `draws` fresh draws (their mean, deviation, least and greatest), the best of these by
-    validation error, the draw stored in the folder, and ensembles of the first k fresh draws. A float run has only the
-    first; one of a method without randomness has float, mode and what is stored, which is mode again. Batch norm is
+    validation error, the network stored in the folder, and ensembles of the first k fresh draws. A float run has only
+    the first; one of a method without randomness has float, mode and what is stored, which is mode again. Batch norm is
     re-estimated for all but the float and the stored network, which come with theirs. A run with an own float `model`
     or own `data` needs them here again; the model given is left as it is.
     """
@@ -164,7 +164,7 @@ def _discrete(
     best = min(range(draws), key=lambda i: (found[i]["valid"]["error"], found[i]["valid"]["nll"]))
     networks["draws"] = _spread(found) | {"bytes": size, "each": found}
     networks["best draw"] = found[best] | {"bytes": size, "draw": best + 1}
-    networks["stored draw"] = judge.of(stored) | {"bytes": size}
+    networks["stored"] = judge.of(stored) | {"bytes": size}
     for k in ensembles:
         networks[f"ensemble of {k}"] = judge.measure(means[k]) | {"bytes": k * size}
     return networks

@@ -13,7 +13,7 @@ from lrnets.data.progress import progress_bars
 from lrnets.data.shuffle import mix
 from lrnets.discretize import discretize, select_best
 from lrnets.summary import summary
-from lrnets.training.evaluation import error_of, errors_of, mend_norms, probabilities
+from lrnets.training.evaluation import error, error_of, errors_of, mend_norms, probabilities
 from lrnets.training.examples import answers_of, save_examples
 from lrnets.training.recipe import Recipe
 from lrnets.training.run_folder import RunFolder
@@ -56,9 +56,12 @@ def finish_fixed(
 def finish_random(
     recipe: Recipe, folder: RunFolder, float_net: nn.Module, model: nn.Module, data: Data, transforms: Transforms,
 ) -> dict[str, Any]:  # fmt: skip
-    """Draws with re-estimated batch norm, the choice on validation data, and one look at the test data."""
+    """The most probable network and draws, batch norm re-estimated, the choice among all of them on validation data,
+    of equals the most probable one, and one look at the test data.
+    """
     evaluate = transforms.evaluation
     device = next(model.parameters()).device
+    mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
     generator = torch.Generator(device).manual_seed(mix(recipe.seed, FINAL_DRAWS) % 2**63)
     draws: list[nn.Module] = []
     on_valid: list[Tensor] = []  # the classes that each draw names, (n,)
@@ -71,10 +74,11 @@ def finish_random(
             on_valid.append(p.argmax(1))
             return -error_of(p, labels)
 
-        chosen, scores = select_best(model, score, draws=recipe.draws, generator=generator)
-    mode = mend_norms(discretize(model, "mode"), data.train, evaluate, recipe.norm_batches)
+        best_draw, scores = select_best(model, score, draws=recipe.draws, generator=generator)
+    mode_wins = error(mode, data.valid, evaluate) <= -max(scores)
+    chosen = mode if mode_wins else best_draw
     folder.save_weights("drawn", chosen)
-    nets: dict[str, nn.Module] = {"float": float_net.to(device), "mode": mode, "chosen draw": chosen}
+    nets: dict[str, nn.Module] = {"float": float_net.to(device), "mode": mode, "chosen": chosen}
     size = summary(chosen, data.train.shape)
     valid, test = (_errors(part, nets, getattr(data, part), evaluate) for part in ("valid", "test"))
     on_test, labels, ensemble = _named_by_draws(draws, data.test, evaluate)
@@ -88,6 +92,7 @@ def finish_random(
         **test,
         "test_error_of_draws": [100 * int((named != labels).sum()) / len(labels) for named in on_test],
         "draws": recipe.draws,
+        "chosen": "mode" if mode_wins else f"draw {scores.index(max(scores)) + 1}",
         "bytes": {"float": size.float_bytes, "discrete": size.bytes},
     }
 

@@ -22,7 +22,8 @@ def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, error in valid.items():
         bytes_ = sizes["float"] if name == "float" else size
-        rows.append((name, f"{error:.2f} %", f"{test[name]:.2f} %", f"{bytes_:,}"))
+        shown = f"chosen: {results['chosen']}" if name == "chosen" else name
+        rows.append((shown, f"{error:.2f} %", f"{test[name]:.2f} %", f"{bytes_:,}"))
     if "draws" in results:
         count = results["draws"]
         errors = (_spread(results[f"{part}_error_of_draws"]) for part in ("valid", "test"))
@@ -31,6 +32,8 @@ def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     top5 = dict(results.get("test_top5_error", {}))
     if not top5:
         return rows
+    if "chosen" in top5:
+        top5[f"chosen: {results['chosen']}"] = top5["chosen"]
     if "ensemble" in top5:
         top5[f"ensemble of {results['draws']}"] = top5["ensemble"]
     return [(*row[:3], f"{top5[row[0]]:.2f} %" if row[0] in top5 else "", row[3]) for row in rows]

@@ -14,7 +14,7 @@ from lrnets.training.run_folder import RunFolder
 
 
 def drawn_network(folder: RunFolder, model: nn.Module | None = None) -> nn.Module:
-    """The draw that a finished run chose, as an ordinary network in eval mode; the float network of a float run.
+    """What a finished run chose, as an ordinary network in eval mode; the float network of a float run.
 
     A run with an own float `model` needs it here again; it is left as it is.
     """
