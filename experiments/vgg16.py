@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lrnets.data import Transforms, flip, load, pad_crop
 from lrnets.data.augment import scale
+from lrnets.training.allocator import keep_freed_memory
 from lrnets.training.evaluation import error
 from lrnets.training.packing import FILES, export_run
 from lrnets.training.pipeline import run
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="of torch (default: all cores)")
     args = parser.parse_args()
+    keep_freed_memory()
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.do != "export" and args.weights is None:

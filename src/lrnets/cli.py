@@ -209,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
 def _train(args: argparse.Namespace) -> None:
     from lrnets.data import fetch
     from lrnets.tables import table
+    from lrnets.training.allocator import keep_freed_memory
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
@@ -219,6 +220,7 @@ def _train(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, settings)
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
+    keep_freed_memory()
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
     results = run(
