@@ -27,7 +27,7 @@ def test_ternary_mnist_goes_from_data_to_a_packed_file(run, tmp_path):
     size = (tmp_path / "runs/ternary-mnist-tiny/network.packed.safetensors").stat().st_size
     weights = 160 + 10_240 + 104_858 + 4 * 5_120  # five ternary ones a byte; the classifier's in float32
     assert weights < size < weights + 7_000  # scales, biases and the header
-    assert "test error, chosen draw: " in printed
+    assert "test error, chosen: " in printed
     assert "by the run-time from the file" in printed
     kernel = printed.split("ensemble")[1].splitlines()[1:6]
     assert all(set(row) <= set("#.- ") and len(row) == 4 * 5 + 3 * 3 for row in kernel)
