@@ -11,6 +11,9 @@
 #define KERNELS_NAME "avx512"
 #define KERNELS_TABLE lrn_avx512
 #define TILE 8
+#define TOGETHER 2
+#define WIDTH 16
+#define HAS_EXPAND
 #define LOOKUP_GROUP 4
 #define HAS_LOOKUP
 #define ROW_BYTES 64
@@ -27,42 +30,92 @@ static int supported(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* 8 pixels x 16 outputs, a register each: enough to keep both multipliers busy while a sum is on its way. */
-static SEPARATE void sums_of_floats(const conv *c, const float *panel, const float *const *pixels, float sums[TILE][PANEL]) {
-    __m512 sum[TILE];
-    for (int p = 0; p < TILE; p++) sum[p] = _mm512_setzero_ps();
-    for (int64_t row = 0; row < c->rows; row++)
-        for (int64_t run = 0; run < c->runs; run++) {
-            const int64_t start = row * c->row_stride + run * c->run_stride;
-            for (int64_t k = 0; k < c->run; k++, panel += PANEL) {
-                const __m512 w = _mm512_load_ps(panel);
-                for (int p = 0; p < TILE; p++)
-                    sum[p] = _mm512_fmadd_ps(_mm512_set1_ps(pixels[p][start + k]), w, sum[p]);
-            }
-        }
-    for (int p = 0; p < TILE; p++) _mm512_storeu_ps(sums[p], sum[p]);
-}
+/* 8 pixels x 32 outputs in 16 registers: both multipliers are busy while sums are on their way, and a load of an input
+ * serves twice. The compiler has to unroll early, or it puts arrays of registers into memory; and it must not know what k
+ * is, or it counts up a pointer for each pixel. */
+#define UNROLL _Pragma("GCC unroll 8")
+#define HIDE(k) __asm__("" : "+r"(k))
+#define INLINE static inline __attribute__((always_inline))
 
-/* vpdpbusd adds four products to 32 bits without saturation, whatever the weights. */
-static SEPARATE void sums_of_bytes(const conv *c, const int8_t *panel, const uint8_t *const *pixels, int32_t sums[TILE][PANEL]) {
-    __m512i sum[TILE];
-    for (int p = 0; p < TILE; p++) sum[p] = _mm512_setzero_si512();
+INLINE void meet_floats(const conv *c, const int count, const float *panel, int64_t other, const float *const *pixels,
+                        float *const *sums) {
+    __m512 sum[2][TILE];
+    UNROLL for (int p = 0; p < TILE; p++) sum[0][p] = sum[1][p] = _mm512_setzero_ps();
     for (int64_t row = 0; row < c->rows; row++)
         for (int64_t run = 0; run < c->runs; run++) {
             const int64_t start = row * c->row_stride + run * c->run_stride;
-            for (int64_t k = 0; k < c->padded_run; k += QUAD, panel += QUAD * PANEL) {
-                const __m512i w = _mm512_load_si512((const void *)panel);
-                for (int p = 0; p < TILE; p++) {
-                    int32_t quad;
-                    __builtin_memcpy(&quad, pixels[p] + start + k, sizeof quad);
-                    sum[p] = _mm512_dpbusd_epi32(sum[p], _mm512_set1_epi32(quad), w);
+            const float *from[TILE];
+            UNROLL for (int p = 0; p < TILE; p++) from[p] = pixels[p] + start;
+            for (int64_t k = 0; k < c->run; k++, panel += PANEL) {
+                HIDE(k);
+                const __m512 first = _mm512_load_ps(panel), second = count == 2 ? _mm512_load_ps(panel + other) : first;
+                UNROLL for (int p = 0; p < TILE; p++) {
+                    const __m512 x = _mm512_set1_ps(from[p][k]);
+                    sum[0][p] = _mm512_fmadd_ps(x, first, sum[0][p]);
+                    if (count == 2) sum[1][p] = _mm512_fmadd_ps(x, second, sum[1][p]);
                 }
             }
         }
-    for (int p = 0; p < TILE; p++) _mm512_storeu_si512((void *)sums[p], sum[p]);
+    UNROLL for (int i = 0; i < count; i++)
+        UNROLL for (int p = 0; p < TILE; p++) _mm512_storeu_ps(sums[i] + p * PANEL, sum[i][p]);
 }
 
-#define sums_of_bytes_wide sums_of_bytes
+/* vpdpbusd adds four products to 32 bits without saturation, whatever the weights. */
+INLINE void meet_bytes(const conv *c, const int count, const int8_t *panel, int64_t other, const uint8_t *const *pixels,
+                       int32_t *const *sums) {
+    __m512i sum[2][TILE];
+    UNROLL for (int p = 0; p < TILE; p++) sum[0][p] = sum[1][p] = _mm512_setzero_si512();
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t run = 0; run < c->runs; run++) {
+            const int64_t start = row * c->row_stride + run * c->run_stride;
+            const uint8_t *from[TILE];
+            UNROLL for (int p = 0; p < TILE; p++) from[p] = pixels[p] + start;
+            for (int64_t k = 0; k < c->padded_run; k += QUAD, panel += QUAD * PANEL) {
+                HIDE(k);
+                const __m512i first = _mm512_load_si512((const void *)panel);
+                const __m512i second = count == 2 ? _mm512_load_si512((const void *)(panel + other)) : first;
+                UNROLL for (int p = 0; p < TILE; p++) {
+                    int32_t quad;
+                    __builtin_memcpy(&quad, from[p] + k, sizeof quad);
+                    const __m512i x = _mm512_set1_epi32(quad);
+                    sum[0][p] = _mm512_dpbusd_epi32(sum[0][p], x, first);
+                    if (count == 2) sum[1][p] = _mm512_dpbusd_epi32(sum[1][p], x, second);
+                }
+            }
+        }
+    UNROLL for (int i = 0; i < count; i++)
+        UNROLL for (int p = 0; p < TILE; p++) _mm512_storeu_si512((void *)(sums[i] + p * PANEL), sum[i][p]);
+}
+
+#define OF_PANELS(name, meet, weight, input, number)                                                                          \
+    static SEPARATE void name##_of_one(const conv *c, const weight *panel, const input *const *pixels, number *const *sums) { \
+        meet(c, 1, panel, 0, pixels, sums);                                                                                   \
+    }                                                                                                                         \
+    static SEPARATE void name##_of_two(const conv *c, const weight *panel, int64_t other, const input *const *pixels,         \
+                                       number *const *sums) {                                                                 \
+        meet(c, 2, panel, other, pixels, sums);                                                                               \
+    }                                                                                                                         \
+    static void name##_of_panels(const conv *c, int count, const void *const *panels, const void *const *pixels,              \
+                                 void *const *sums) {                                                                         \
+        const weight *first = panels[0];                                                                                      \
+        if (count == 2)                                                                                                       \
+            name##_of_two(c, first, (const weight *)panels[1] - first, (const input *const *)pixels, (number *const *)sums);  \
+        else                                                                                                                  \
+            name##_of_one(c, first, (const input *const *)pixels, (number *const *)sums);                                     \
+    }
+OF_PANELS(floats, meet_floats, float, float, float)
+OF_PANELS(bytes, meet_bytes, int8_t, uint8_t, int32_t)
+
+/* A bit of each output's word is a mask. */
+static void expand_block(const uint32_t *plus, const uint32_t *minus, float *panel) {
+    const __m512i ups = _mm512_loadu_si512((const void *)plus), downs = _mm512_loadu_si512((const void *)minus);
+    const __m512 one = _mm512_set1_ps(1.0f), less = _mm512_set1_ps(-1.0f);
+    for (int i = 0; i < 32; i++, panel += PANEL) {
+        const __m512i bit = _mm512_set1_epi32((int)(1u << i));
+        const __m512 weights = _mm512_maskz_mov_ps(_mm512_test_epi32_mask(ups, bit), one);
+        _mm512_store_ps(panel, _mm512_mask_mov_ps(weights, _mm512_test_epi32_mask(downs, bit), less));
+    }
+}
 
 /* Table g holds, at place i, the sum of those inputs of group g that have a bit in i (bits 2), or that sum less the
  * others (bits 1). */
@@ -97,24 +150,34 @@ static SEPARATE void lookup_sums(const uint8_t *panel, int64_t blocks, int bits,
     _mm512_storeu_ps(sums, _mm512_add_ps(even, odd));
 }
 
-static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blocks, int bits, int32_t sums[ROWS]) {
+INLINE void sum_rows(const uint8_t *rows, const uint8_t *x, int64_t blocks, const int bits, int32_t sums[ROWS]) {
     const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
     __m512i total[ROWS];
-    for (int r = 0; r < ROWS; r++) total[r] = _mm512_setzero_si512();
-    for (int64_t b = 0; b < blocks; b++, rows += ROWS * ROW_BYTES)
-        for (int f = 0; f < 8 / bits; f++, x += ROW_BYTES) {
-            const __m512i here = _mm512_loadu_si512((const void *)x);
-            for (int r = 0; r < ROWS; r++) {
-                const __m512i fields = _mm512_srli_epi16(_mm512_load_si512((const void *)(rows + r * ROW_BYTES)), (unsigned)(bits * f));
-                total[r] = _mm512_dpbusd_epi32(total[r], here, _mm512_and_si512(fields, mask));
+    UNROLL for (int r = 0; r < ROWS; r++) total[r] = _mm512_setzero_si512();
+    for (int64_t b = 0; b < blocks; b++, rows += ROWS * ROW_BYTES) {
+        __m512i here[ROWS];
+        UNROLL for (int r = 0; r < ROWS; r++) here[r] = _mm512_load_si512((const void *)(rows + r * ROW_BYTES));
+        UNROLL for (int f = 0; f < 8 / bits; f++, x += ROW_BYTES) {
+            const __m512i inputs = _mm512_loadu_si512((const void *)x);
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                const __m512i fields = f == 0 ? here[r] : _mm512_srli_epi16(here[r], (unsigned)(bits * f));
+                total[r] = _mm512_dpbusd_epi32(total[r], inputs, _mm512_and_si512(fields, mask));
             }
         }
+    }
     for (int r = 0; r < ROWS; r++) {
         int32_t parts[16];
         _mm512_storeu_si512((void *)parts, total[r]);
         sums[r] = 0;
         for (int i = 0; i < 16; i++) sums[r] += parts[i];
     }
+}
+
+static SEPARATE void row_sums(const uint8_t *rows, const uint8_t *x, int64_t blocks, int bits, int32_t sums[ROWS]) {
+    if (bits == 1)
+        sum_rows(rows, x, blocks, 1, sums);
+    else
+        sum_rows(rows, x, blocks, 2, sums);
 }
 
 #include "signs_avx2.inc"

@@ -82,6 +82,7 @@ typedef struct kernels {
     int32_t lookup_group; /* inputs whose sums fill a look-up table: 3 or 4 */
     int32_t row_bytes;    /* of ROW_CODES that are computed at a time */
     int32_t winograd;     /* whether it pays */
+    int32_t together;     /* panels that a tile of pixels meets at a time */
     void (*load)(const lrn_value *value, const share *mine, const float *x);
     void (*store)(const lrn_value *value, const share *mine, float *y);
     void (*run)(const struct lrn_network *network, const step *step, const share *mine, int phase);

@@ -128,9 +128,9 @@ static int64_t scratch_for(const conv *c, const kernels *k) {
     if (c->layout == ROW_CODES) return c->blocks * block_inputs(c, k); /* the input, filled up */
     const int64_t expanded = c->layout == PLANES ? c->blocks * block_inputs(c, k) * PANEL * 4 : c->layout == CODES ? weights : 0;
     if (c->winograd) /* factors, and products that wait for their last transform */
-        return expanded + WINOGRAD_PLACES * PANEL * 4 * (winograd_channels(c) + 1 + MOST_TILES);
+        return expanded + k->together * WINOGRAD_PLACES * PANEL * 4 * (winograd_channels(c) + 1 + MOST_TILES);
     const int64_t tables = c->vector && c->layout == PLANES ? TABLE_BLOCKS * 8 * (4 << k->lookup_group) + c->panels * PANEL * 4 : 0;
-    return expanded > tables ? expanded : tables;
+    return k->together * expanded > tables ? k->together * expanded : tables;
 }
 
 typedef struct extent { /* of the weights in memory */
