@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from lrnets.data import Transforms, flip, load, pad_crop
 from lrnets.data.augment import scale
 from lrnets.training.allocator import keep_freed_memory
+from lrnets.training.denormals import flushed_denormals
 from lrnets.training.evaluation import error
 from lrnets.training.packing import FILES, export_run
 from lrnets.training.pipeline import run
@@ -148,7 +149,12 @@ def main() -> None:
     if not folder.weights_file("float").exists():
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.save_weights("float", copy.deepcopy(model))
-    print(run(recipe_for(args), folder, data_dir=args.data_dir, transforms=TRANSFORMS, model=model, resume=args.resume))
+    with flushed_denormals():
+        print(
+            run(
+                recipe_for(args), folder, data_dir=args.data_dir, transforms=TRANSFORMS, model=model, resume=args.resume
+            )
+        )
 
 
 if __name__ == "__main__":

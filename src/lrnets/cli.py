@@ -210,6 +210,7 @@ def _train(args: argparse.Namespace) -> None:
     from lrnets.data import fetch
     from lrnets.tables import table
     from lrnets.training.allocator import keep_freed_memory
+    from lrnets.training.denormals import flushed_denormals
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
@@ -223,9 +224,16 @@ def _train(args: argparse.Namespace) -> None:
     keep_freed_memory()
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
-    results = run(
-        recipe, folder, data_dir=args.data_dir, init=args.init, resume=resume, hardware=hardware, workers=args.workers
-    )
+    with flushed_denormals():
+        results = run(
+            recipe,
+            folder,
+            data_dir=args.data_dir,
+            init=args.init,
+            resume=resume,
+            hardware=hardware,
+            workers=args.workers,
+        )
     if results:  # the first process has them
         header = results_header(results)
         print(table(header, results_rows(results), right=range(1, len(header))))
