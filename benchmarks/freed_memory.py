@@ -3,7 +3,7 @@
 Each time comes from a process of its own, and the two take turns; steps are those of benchmarks/train_step.py
 (forward, backward, Adam), times are medians. Keep the machine quiet meanwhile.
 
-    python benchmarks/freed_memory.py [--networks mnist vgg] [--rounds 4] [--threads 1]
+    python benchmarks/freed_memory.py [--networks mnist] [--rounds 4] [--threads 1]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def steps(network: str, way: str, threads: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", default=["mnist", "vgg"], choices=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", default=["mnist"], choices=list(NETWORKS))
     parser.add_argument("--rounds", type=int, default=4, help="processes of each kind (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(default %(default)s)")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # a process that measures
