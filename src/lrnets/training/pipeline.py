@@ -98,60 +98,61 @@ def run(
     given = init if init is not None and not folder.weights_file("float").exists() else None
     if given is not None:  # before the folder is taken: a file that does not fit leaves nothing behind
         load_init(model, given)
-    if writes:
-        folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
-        for note in (data.about(), restart_advice()):
-            if note:
-                say(note)
-    else:
-        say = _silence
-
-    def stage(name: str, settings: FloatStage, label: str) -> None:
-        if folder.weights_file(name).exists():
-            folder.load_weights(name, model)
-            say(f"{label} network: from {folder.weights_file(name)}")
-            return
-        fit(
-            model,
-            settings,
-            name,
-            folder,
-            data,
-            transforms,
-            batch_size=share,
-            seed=recipe.seed,
-            hardware=hardware,
-            say=say,
-            label=label,
-        )
-        bake_sharpness_(model)
+    with folder.held() if writes else nullcontext():
         if writes:
-            folder.save_weights(name, model)
-
-    if given is not None:
-        say(f"float network: from {given}")
-        if writes:
-            folder.save_weights("float", model)
-    elif recipe.discrete_stage is None or recipe.discrete_stage.start == "pretrained":
-        stage("float", recipe.float_stage, "float")
-    float_net = copy.deepcopy(model).eval()
-    if recipe.discrete_stage is not None:
-        say(convert_by(recipe, model))
-        stage("stochastic", recipe.discrete_stage, "stochastic" if recipe.method == "lr" else str(recipe.method))
-    if not writes:
-        return {}
-    if recipe.discrete_stage is None:
-        results = finish_float(recipe, folder, float_net, data, transforms)
-    else:
-        if is_random(model):
-            say(f"drawing {counted(recipe.draws, 'network')}, to choose the best on validation data")
-            results = finish_random(recipe, folder, float_net, model, data, transforms)
+            folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
+            for note in (data.about(), restart_advice()):
+                if note:
+                    say(note)
         else:
-            say(f"method {recipe.method} draws nothing: its one discrete network is the result")
-            results = finish_fixed(recipe, folder, float_net, model, data, transforms)
-    results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
-    folder.write_json("results.json", results)
-    return results
+            say = _silence
+
+        def stage(name: str, settings: FloatStage, label: str) -> None:
+            if folder.weights_file(name).exists():
+                folder.load_weights(name, model)
+                say(f"{label} network: from {folder.weights_file(name)}")
+                return
+            fit(
+                model,
+                settings,
+                name,
+                folder,
+                data,
+                transforms,
+                batch_size=share,
+                seed=recipe.seed,
+                hardware=hardware,
+                say=say,
+                label=label,
+            )
+            bake_sharpness_(model)
+            if writes:
+                folder.save_weights(name, model)
+
+        if given is not None:
+            say(f"float network: from {given}")
+            if writes:
+                folder.save_weights("float", model)
+        elif recipe.discrete_stage is None or recipe.discrete_stage.start == "pretrained":
+            stage("float", recipe.float_stage, "float")
+        float_net = copy.deepcopy(model).eval()
+        if recipe.discrete_stage is not None:
+            say(convert_by(recipe, model))
+            stage("stochastic", recipe.discrete_stage, "stochastic" if recipe.method == "lr" else str(recipe.method))
+        if not writes:
+            return {}
+        if recipe.discrete_stage is None:
+            results = finish_float(recipe, folder, float_net, data, transforms)
+        else:
+            if is_random(model):
+                say(f"drawing {counted(recipe.draws, 'network')}, to choose the best on validation data")
+                results = finish_random(recipe, folder, float_net, model, data, transforms)
+            else:
+                say(f"method {recipe.method} draws nothing: its one discrete network is the result")
+                results = finish_fixed(recipe, folder, float_net, model, data, transforms)
+        results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
+        folder.write_json("results.json", results)
+        return results
 
 
 def _require_classes(recipe: Recipe, data: Data) -> None:

@@ -7,7 +7,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 import lrnets
 from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.sole_writer import BusyFolderError, sole_writer
 from lrnets.training.weight_files import read_weights
 from lrnets.whole_files import whole_file, write_whole
 
@@ -54,20 +56,35 @@ class RunFolder:
                 )
         elif resume:
             raise FileNotFoundError(f"there is no run in {self.path} to resume; leave --resume out to start one")
-        try:
+        with self._named_in_errors():
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_text("environment.json", json.dumps(environment(recipe.seed), indent=1))
             self.write_text("recipe.yaml", recipe.to_yaml())
-        except OSError as error:
-            raise OSError(
-                f"the run folder {self.path} cannot be written ({error.strerror}); name another with --out"
-            ) from error
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise OSError(
                 f"{self.path}: {free / 1e6:.0f} MB free, checkpoints need up to {needed_bytes / 1e6:.0f} MB; "
                 "make room, or name another folder with --out"
             )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in the folder meanwhile."""
+        with ExitStack() as lock:
+            with self._named_in_errors():
+                lock.enter_context(sole_writer(self.path))
+            yield
+
+    @contextmanager
+    def _named_in_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BusyFolderError:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"the run folder {self.path} cannot be written ({error.strerror}); name another with --out"
+            ) from error
 
     def read_recipe(self) -> Recipe:
         import yaml
