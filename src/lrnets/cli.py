@@ -210,6 +210,7 @@ def _train(args: argparse.Namespace) -> None:
     from lrnets.data import fetch
     from lrnets.tables import table
     from lrnets.training.allocator import keep_freed_memory
+    from lrnets.training.amx import avoid_broken_amx
     from lrnets.training.denormals import flushed_denormals
     from lrnets.training.hardware import Hardware
     from lrnets.training.pipeline import run
@@ -222,6 +223,8 @@ def _train(args: argparse.Namespace) -> None:
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     keep_freed_memory()
+    if "bf16" in args.precision and avoid_broken_amx():
+        print("this machine names AMX and cannot run it: products in bfloat16 are computed without", file=sys.stderr)
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
     with flushed_denormals():
