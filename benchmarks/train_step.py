@@ -4,7 +4,7 @@ Steps are interleaved in one process, so that a slow moment of the machine hits 
 memory comes from a process of its own for each: how far its resident memory rises above what it was after import.
 Keep the machine quiet meanwhile.
 
-    python benchmarks/train_step.py [--networks mnist vgg] [--formats channels_last contiguous] [--steps 20]
+    python benchmarks/train_step.py [--networks mnist vgg] [--formats channels_last] [--steps 20] [--compiled]
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from torch import Tensor, nn
 import lrnets
 from lrnets.layers import LRLayer
 from lrnets.models import cifar10_vgg, mnist_net
+from lrnets.plain import settings_of
 from lrnets.tables import table
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mnist": (mnist_net, (256, 1, 28, 28)),
     "vgg": (cifar10_vgg, (32, 3, 32, 32)),
 }
-VARIANTS = ("float32", "plain autograd", "lrnets")
+VARIANTS = ["float32", "plain autograd", "lrnets"]
+COMPILED = "lrnets, torch.compile"
 AIMS = {"mnist": 1.9, "vgg": 2.15}
 MEMORY_AIM = 1.6
 
@@ -45,7 +47,7 @@ class PlainAutograd(nn.Module):
         self.bias = layer.bias
         self.scale = layer.scale
         self.shape = layer.weight_shape
-        self.plain = layer.plain(**{n: getattr(layer, n) for n in layer.argument_names}, bias=False, device="meta")
+        self.plain = layer.plain(**settings_of(layer.plain, layer), bias=False, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.scale is not None
@@ -79,10 +81,11 @@ def build(network: str, variant: str, memory_format: str) -> Callable[[], None]:
     layout = getattr(torch, f"{memory_format}_format" if memory_format == "contiguous" else memory_format)
     model, x = model.to(memory_format=layout), x.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    compute = torch.compile(model) if variant == COMPILED else model
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        F.cross_entropy(compute(x), y).backward()
         optimizer.step()
 
     return step
@@ -133,6 +136,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=20, help="rounds to take the median of (default %(default)s)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compiled", action="store_true", help="lrnets under torch.compile, too; needs a C++ compiler")
     parser.add_argument("--json", help="write all figures to this file too")
     parser.add_argument("--memory", nargs=3, metavar=("NETWORK", "VARIANT", "FORMAT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -140,6 +144,8 @@ def main() -> None:
     if args.memory:
         print(peak_memory_here(*args.memory))
         return
+    if args.compiled:
+        VARIANTS.append(COMPILED)
     rows, figures = [], []
     for network in args.networks:
         for memory_format in args.formats:

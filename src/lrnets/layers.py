@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from lrnets import functional
 from lrnets.errors import describe
+from lrnets.plain import filled, settings_of
 from lrnets.weights import P_MAX, P_MIN, ValueSet, as_value_set, standardize
 
 Values = str | Sequence[float] | ValueSet
@@ -32,7 +33,6 @@ class LRLayer(nn.Module):
     """
 
     plain: ClassVar[type[nn.Module]]  # torch's layer of the same kind
-    argument_names: ClassVar[tuple[str, ...]]  # what it is built from, as attributes of both
     logits: nn.Parameter
     bias: nn.Parameter | None
     scale: Tensor | None
@@ -129,7 +129,7 @@ class LRLayer(nn.Module):
             raise ValueError(f"scale must be True, False or 'fitted', got {describe(scale)}")
         weight, bias = layer.get_parameter("weight"), layer._parameters["bias"]
         twin = cast(Any, cls)(
-            **_arguments(cls, layer), bias=bias is not None, device="meta", values=values, scale=bool(scale)
+            **settings_of(cls.plain, layer), bias=bias is not None, device="meta", values=values, scale=bool(scale)
         )
         standard, deviation = standardize(weight)
         start = twin.values.start(standard, p_min, p_max)
@@ -147,10 +147,7 @@ class LRLayer(nn.Module):
     @torch.no_grad()
     def to_plain(self, levels: Tensor, bias: nn.Parameter | None) -> nn.Module:
         """Torch's own layer with these settings, these levels times the scale as frozen weights, and this bias."""
-        layer = self.plain(**_arguments(type(self), self), bias=bias is not None, device="meta")
-        layer.weight = nn.Parameter(self.scaled(levels), requires_grad=False)
-        layer.register_parameter("bias", bias)
-        return layer.train(self.training)
+        return filled(self.plain, self, self.scaled(levels), bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """A layer that was saved sharpened, or with a scale that learns, is so again, whatever it was before."""
@@ -162,21 +159,16 @@ class LRLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in _arguments(type(self), self).items())
+        settings = ", ".join(f"{name}={value}" for name, value in settings_of(self.plain, self).items())
         scale = "learnt" if self.gain is not None else self.scale is not None
         natural = ", natural" if self.natural else ""
         return f"{settings}, bias={self.bias is not None}, values={self.values}, scale={scale}{natural}"
-
-
-def _arguments(kind: type[LRLayer], layer: nn.Module) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in kind.argument_names}
 
 
 class LRLinear(LRLayer):
     """y = x W^T + b with random discrete W; in training a sample of y (algorithm 1)."""
 
     plain = nn.Linear
-    argument_names = ("in_features", "out_features")
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None,
@@ -198,9 +190,6 @@ class _LRConv(LRLayer):
     groups: int
     padding_mode: str
     _reversed_padding_repeated_twice: list[int]
-    argument_names: ClassVar[tuple[str, ...]] = (
-        "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
-    )  # fmt: skip
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
@@ -260,7 +249,6 @@ class LRConvTranspose2d(_LRConv):
 
     plain = nn.ConvTranspose2d
     _output_padding: Any = nn.ConvTranspose2d._output_padding
-    argument_names = (*_LRConv.argument_names, "output_padding")
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from lrnets.functional import VARIANCE_FLOOR, check_input
-from lrnets.methods.twin import Mode, Twin, settings_of
+from lrnets.methods.twin import Mode, Twin
 from lrnets.noise import standard_normal_like
+from lrnets.plain import settings_of
 from lrnets.weights import ValueSet, at_least_float32
 
 ALPHA = 0.1  # at the start: each weight's deviation is a third of its mean

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from typing_extensions import Self
 
-from lrnets.methods.twin import Mode, Twin, filled, settings_of
+from lrnets.methods.twin import Mode, Twin
+from lrnets.plain import filled, settings_of
 from lrnets.weights import ValueSet, standardize
 
 KINDS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from lrnets.layers import LAYERS, LRLayer
+from lrnets.layers import LRLayer
+from lrnets.plain import filled
 from lrnets.weights import ValueSet
 
 Mode: TypeAlias = Literal["sample", "mode"]
-
-ARGUMENTS = {layer.plain: layer.argument_names for layer in LAYERS}  # what torch's layers are built from
 
 
 class Twin(nn.Module):
@@ -58,20 +57,6 @@ class Twin(nn.Module):
 
 
 AnyTwin: TypeAlias = LRLayer | Twin
-
-
-def settings_of(kind: type[nn.Module], layer: nn.Module) -> dict[str, Any]:
-    """The arguments that build a layer like this one, weights and bias apart."""
-    return {name: getattr(layer, name) for name in ARGUMENTS[kind]}
-
-
-def filled(kind: type[nn.Module], like: nn.Module, weight: Tensor, bias: nn.Parameter | None) -> nn.Module:
-    """A layer of torch's `kind`, or of a kind derived from it, with the settings of `like` and these frozen weights."""
-    base = next(known for known in ARGUMENTS if issubclass(kind, known))
-    layer = kind(**settings_of(base, like), bias=bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    layer.register_parameter("bias", bias)
-    return layer.train(like.training)
 
 
 def twins(model: nn.Module) -> Iterator[tuple[str, AnyTwin]]:
