@@ -10,6 +10,7 @@ import torch
 from layer_examples import FIVE, REORDERED, assert_same, every_kind, example, loss_gradients, seeded
 from torch import nn
 
+from lrnets import noise
 from lrnets.layers import LRConv1d, LRConv2d, LRConvTranspose2d, LRLinear
 
 # ---- torch.func and torch.compile -----------------------------------------------------------------------------------
@@ -76,10 +77,14 @@ def test_a_compiled_network_equals_an_eager_one():
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="inductor needs a C++ compiler")
 @pytest.mark.thorough
 def test_a_network_compiled_by_inductor_equals_an_eager_one():
-    with torch._inductor.config.patch(
-        fallback_random=True, layout_optimization=False
-    ):  # torch's own random numbers, as in eager mode
+    with torch._inductor.config.patch(layout_optimization=False):
         check_compiled("inductor")
+
+
+def test_compiled_noise_is_the_long_noise_of_eager_mode(monkeypatch):
+    """From the table, drawn once: were it drawn anew for the backward pass, gradients would be those of other noise."""
+    monkeypatch.setattr(noise, "LONG", 8)
+    check_compiled("aot_eager")
 
 
 def test_a_compiled_layer_does_not_ignore_its_generator():

@@ -28,7 +28,12 @@ def standard_normal_like(like: Tensor, generator: torch.Generator | None = None)
     if torch.compiler.is_compiling():
         if generator is not None:
             raise RuntimeError("compiled layers draw from torch's own generator; set the layers' generator to None")
-        return torch.randn_like(like)
+        fused = like.device.type != "cpu" or torch.compiler.is_exporting()
+        return torch.randn_like(like) if fused else _uncompiled(like)
+    return _filled(like, generator)
+
+
+def _filled(like: Tensor, generator: torch.Generator | None) -> Tensor:
     noise = torch.empty_like(like)
     flat = noise.as_strided((noise.numel(),), (1,))
     if is_long(flat):
@@ -37,6 +42,17 @@ def standard_normal_like(like: Tensor, generator: torch.Generator | None = None)
     else:
         flat.normal_(generator=generator)
     return noise
+
+
+@torch.library.custom_op("lrnets::standard_normal_like", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _uncompiled(like: Tensor) -> Tensor:
+    """The same noise from within a graph compiled for a CPU, where inductor's own numbers take longer than all else."""
+    return _filled(like, None)
+
+
+@_uncompiled.register_fake
+def _(like: Tensor) -> Tensor:
+    return torch.empty_like(like)
 
 
 def is_long(tensor: Tensor) -> bool:
