@@ -211,9 +211,10 @@ def test_hooks_go_along():
     calls = []
     model[0].register_forward_hook(lambda *_: calls.append("forward"))
     model[0].register_forward_pre_hook(lambda *_: calls.append("before"))
+    model[0].register_full_backward_hook(lambda *_: calls.append("backward"))
     lrnets.convert_(model)
-    model(torch.randn(1, 3, 8, 8))
-    assert calls == ["before", "forward"]
+    model(torch.randn(1, 3, 8, 8, requires_grad=True)).sum().backward()
+    assert calls == ["before", "forward", "backward"]
 
 
 def test_report_prints_a_table_with_every_weight():
@@ -255,6 +256,8 @@ def with_weight(value: float) -> nn.Sequential:
         (small_net, {"values": "quaternary"}, ValueError, ["quaternary", "'binary', 'ternary'"]),
         (small_net, {"values": (1.0,)}, ValueError, ["two or more"]),
         (small_net, {"values": 3}, TypeError, ["3 (int)"]),
+        (small_net, {"values": torch.tensor([-1, 0, 1])}, TypeError, ["a tuple of levels, got"]),
+        (small_net, {"keep": 3}, TypeError, ["3 (int)", "f(name, module)"]),
         (small_net, {"keep": "nonsense"}, ValueError, ["keep='nonsense'", "0, 3, 5, 7"]),
         (small_net, {"keep": ["0", "bn*"]}, ValueError, ["keep='bn*'"]),
         (small_net, {"only": "nonsense"}, ValueError, ["only='nonsense'"]),

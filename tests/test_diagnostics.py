@@ -140,3 +140,30 @@ def test_disagreement_is_the_chance_that_two_draws_differ():
         sum(p[a] * p[b] for a, b in itertools.product(range(3), repeat=2) if a != b) for p in probabilities
     ]  # fmt: skip
     assert disagreement(model)["0"] == pytest.approx(np.mean(differ), rel=1e-5)
+
+
+class ByName(nn.Module):
+    """Gives its layers their input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = lrnets.LRConvTranspose2d(2, 3, 2), lrnets.LRLinear(3, 2)
+
+    def forward(self, x):
+        return self.second(input=self.first(input=x).mean((2, 3)))
+
+
+def test_layers_may_get_their_input_by_name():
+    model, x = ByName(), torch.randn(2, 2, 4, 4)
+    found = lrnets.diagnostics.layer_inputs(model, x)
+    assert torch.equal(found["first"], x)
+    assert found["second"].shape == (2, 3)
+    layers = {layer.name: layer for layer in lrnets.summary(model, x).layers}
+    assert layers["first"].additions == 2 * 2 * 4 * 4 * 3 * 2 * 2  # inputs times the outputs that each reaches
+
+
+def test_entropy_of_half_precision_logits_is_that_of_the_same_numbers_in_float32():
+    model = nn.Sequential(lrnets.LRLinear(64, 64)).bfloat16()
+    half = lrnets.entropy(model), disagreement(model), undecided(model)
+    model.float()
+    assert half == (lrnets.entropy(model), disagreement(model), undecided(model))

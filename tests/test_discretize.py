@@ -235,3 +235,40 @@ def test_select_best_refuses_a_nan_score():
     scores = iter([1.0, float("nan"), 2.0])
     with pytest.raises(ValueError, match="draw 2 of 3 is NaN"):
         lrnets.select_best(stochastic(), lambda net: next(scores), draws=3)
+
+
+def test_full_backward_hooks_work_on_the_drawn_layer():
+    model, calls = stochastic(), []
+    model[0].register_full_backward_hook(lambda *_: calls.append(1))
+    net = lrnets.discretize(model, "mode")
+    net(torch.randn(1, 2, 8, 8, requires_grad=True)).sum().backward()
+    assert calls == [1]
+
+
+def test_a_network_without_numbers_is_drawn_too():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    lrnets.convert_(model)
+    net = lrnets.discretize(model)
+    assert [type(layer) for layer in net] == [nn.Linear] * 3
+    assert net[0].weight.is_meta
+    assert net[0].weight is not net[1].weight
+
+
+def test_update_bn_leaves_a_norm_that_no_batch_reaches_as_it_was():
+    class WithSpare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    net = WithSpare()
+    net.spare.running_mean.fill_(7)
+    net.spare.num_batches_tracked.fill_(3)
+    x = torch.randn(50, 2)
+    lrnets.update_bn(net, [x])
+    assert (net.spare.running_mean == 7).all()
+    assert net.spare.num_batches_tracked == 3
+    torch.testing.assert_close(net.used.running_mean, x.mean(0))

@@ -141,3 +141,58 @@ def test_bad_registrations_are_named():
     lrnets.register_layer(InOut, lambda layer: layer.weight)
     with pytest.raises(TypeError, match=r"layer '0': the function registered for InOut gave"):
         lrnets.convert_(nn.Sequential(InOut(4, 4), nn.Linear(4, 4)))
+
+
+class Flat(nn.Module):
+    """A linear layer whose weights are one long vector."""
+
+    def __init__(self, size_in: int, size_out: int) -> None:
+        super().__init__()
+        self.shape = (size_out, size_in)
+        self.vector = nn.Parameter(torch.randn(size_out * size_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.vector.view(self.shape).T
+
+
+def flat_as_linear(layer: Flat) -> nn.Linear:
+    linear = nn.Linear(*reversed(layer.shape), bias=False, device="meta")
+    linear.weight = nn.Parameter(layer.vector.detach().view(layer.shape).clone())
+    return linear
+
+
+class Wrapped(nn.Module):
+    """A layer that has torch's own in it."""
+
+    def __init__(self, size_in: int, size_out: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size_in, size_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def test_layers_without_a_matrix_of_their_own_are_not_tied():
+    lrnets.register_layer(Flat, flat_as_linear)
+    model = nn.Sequential(Flat(4, 4), Flat(4, 8))
+    signs = [module.vector.detach().view(module.shape).sign() for module in model]
+    lrnets.convert_(model, "binary", keep=())
+    assert [torch.equal(layer.weight.sign(), sign) for layer, sign in zip(model, signs)] == [True, True]
+
+
+def test_what_is_in_a_registered_layer_goes_with_it():
+    lrnets.register_layer(Wrapped, lambda layer: layer.inner)
+    report = lrnets.convert_(nn.Sequential(Wrapped(4, 4), nn.ReLU(), Wrapped(4, 4), Wrapped(4, 2)))
+    assert report.converted == ["0", "2"]
+    assert report.kept == {"3": "the classifier: the last linear layer"}
+
+
+def test_registered_layers_with_tied_insides_stay_tied_and_shared_ones_shared():
+    lrnets.register_layer(Wrapped, lambda layer: layer.inner)
+    shared = Wrapped(4, 4)
+    model = nn.Sequential(Wrapped(4, 4), Wrapped(4, 4), shared, shared)
+    model[1].inner.weight = model[0].inner.weight
+    assert lrnets.convert_(model, keep=()).converted == ["0", "1", "2"]
+    assert model[0].logits is model[1].logits
+    assert model[2] is model[3]
+    assert model[2].logits is not model[0].logits

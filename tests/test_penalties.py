@@ -128,3 +128,13 @@ def test_parameter_groups_without_own_rate_frozen_parameters_or_empty_groups():
     groups = lrnets.param_groups(model, lr=0.5)
     assert [group["name"] for group in groups] == ["weights", "rest"]
     assert lrnets.param_groups(net(), lr=0.5)[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weights", [{"probability_decay": 1e-3}, {"beta": 1e-3}], ids=["decay", "beta"])
+def test_sums_over_a_layer_in_half_precision_are_those_of_float32(dtype, weights):
+    """The square of a logit, up to 9, times 2 x 512 x 512 is beyond float16's 65,504."""
+    model = nn.Sequential(lrnets.LRLinear(512, 512)).to(dtype)
+    total = lrnets.penalty(model, **weights)
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total, lrnets.penalty(model.float(), **weights))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import lrnets
+from lrnets.layers import learn_scales_, set_sharpness
 from lrnets.models import cifar10_vgg, mnist_net
 
 
@@ -213,3 +214,34 @@ def test_layers_that_take_inputs_without_a_batch_are_packed_as_well(build, size)
     found = lrnets.summary(model, size)
     assert found.problem is None
     assert found == lrnets.summary(model, (1, *size))
+
+
+def test_weights_that_are_computed_from_others_are_counted():
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    pruned = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    nn.utils.prune.l1_unstructured(pruned[0], "weight", 4)
+    for model in (normed, pruned):
+        assert sum(layer.additions for layer in lrnets.summary(model, (1, 4)).layers) == 16 + 8
+
+
+def test_what_only_training_needs_is_not_counted():
+    model = nn.Sequential(nn.Linear(40, 40), nn.Unflatten(1, (40, 1)), nn.Flatten())
+    lrnets.convert_(model, keep=())
+    before = lrnets.summary(model, (1, 40))
+    set_sharpness(model, 3.0)
+    learn_scales_(model)
+    after = lrnets.summary(model, (1, 40))
+    assert (after.float_bytes, after.bytes) == (before.float_bytes, before.bytes)
+
+
+def test_layers_without_weights_and_networks_without_numbers_are_told_of():
+    assert lrnets.summary(nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 3)), (1, 4)).layers
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    lrnets.convert_(model)
+    assert "meta device" in str(lrnets.summary(model, (1, 4)).problem)
+
+
+def test_a_size_that_is_one_number_is_refused_with_a_remedy():
+    with pytest.raises(ValueError, match=r"positive whole numbers, got .*784.*for example \(1, 28, 28\)"):
+        lrnets.summary(nn.Linear(784, 10), 784)

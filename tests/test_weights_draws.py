@@ -14,6 +14,8 @@ from value_sets import (
     some_logits,
 )
 
+from lrnets.weights import BINARY, TERNARY
+
 
 @every_value_set
 def test_frequencies_of_draws_fit_the_probabilities(values):
@@ -76,7 +78,7 @@ def test_levels_of_probability_zero_are_never_drawn(values, dtype):
     assert not ((draws == levels) & impossible).any()
 
 
-@every_value_set
+@pytest.mark.parametrize("values", [BINARY, TERNARY], ids=str)  # others are drawn by torch.multinomial
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-24])
 def test_impossible_levels_are_not_drawn_at_the_ends_of_the_uniform_distribution(monkeypatch, values, number):
     """torch.rand gives exactly 0 once in 2^24 numbers: too rare to be met by chance, so it is forced here."""
@@ -93,6 +95,14 @@ def test_mode_is_the_level_of_greatest_probability(values):
     expected = [values.levels[p.index(max(p))] for p in enumerated(values, logits)]
     assert torch.equal(values.mode(logits), as_tensor(expected))
     assert len(set(expected)) == len(values.levels)  # each level is the answer somewhere
+
+
+@every_value_set
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mode_of_half_precision_logits_is_that_of_the_same_numbers_in_float32(values, dtype):
+    logits = some_logits(values, 20_000, spread=1.0).to(dtype)
+    assert values.mode(logits).dtype == dtype
+    assert torch.equal(values.mode(logits).float(), values.mode(logits.float()))
 
 
 @every_value_set

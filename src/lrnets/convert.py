@@ -18,7 +18,7 @@ from lrnets.weights import BINARY, TERNARY, ValueSet, as_value_set
 
 HOOKS = (
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_is_full_backward_hook", "_backward_pre_hooks",
 )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _values_for(method: Method, values: Values | None) -> ValueSet | None:
     """The value set of the weights, None for float ones, if the method has it."""
     if values is None:
         values = method.default_weights
-    if values == "float":
+    if isinstance(values, str) and values == "float":
         method.require("float")
         return None
     chosen = as_value_set(values)

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from lrnets.layers import LRLayer, lr_layers
 from lrnets.modes import evaluating
+from lrnets.plain import first_of
 from lrnets.tables import table
+from lrnets.weights import at_least_float32
 
 DECIDED = 0.9  # a weight is decided once its most probable level has this probability
 DEAD_BITS = 0.01  # mean entropy below which a layer is as good as deterministic
@@ -64,17 +66,21 @@ class Diagnosis:
         return table(header, rows, right=range(1, 6))
 
 
+def _logits(layer: LRLayer) -> Tensor:
+    return at_least_float32(layer.weight_logits)
+
+
 @torch.no_grad()
 def entropy(model: nn.Module) -> dict[str, float]:
     """Mean entropy of each stochastic layer, in bits a weight."""
-    return {name: layer.values.entropy(layer.weight_logits).mean().item() for name, layer in lr_layers(model)}
+    return {name: layer.values.entropy(_logits(layer)).mean().item() for name, layer in lr_layers(model)}
 
 
 @torch.no_grad()
 def undecided(model: nn.Module, decided: float = DECIDED) -> dict[str, float]:
     """Share of each layer's weights whose most probable level is less probable than `decided`."""
     return {
-        name: (layer.values.probabilities(layer.weight_logits).amax(0) < decided).float().mean().item()
+        name: (layer.values.probabilities(_logits(layer)).amax(0) < decided).float().mean().item()
         for name, layer in lr_layers(model)
     }
 
@@ -83,7 +89,7 @@ def undecided(model: nn.Module, decided: float = DECIDED) -> dict[str, float]:
 def disagreement(model: nn.Module) -> dict[str, float]:
     """Share of each layer's weights in which two draws are to differ: the mean of 1 - sum_k p_k^2."""
     return {
-        name: 1 - layer.values.probabilities(layer.weight_logits).square().sum(0).mean().item()
+        name: 1 - layer.values.probabilities(_logits(layer)).square().sum(0).mean().item()
         for name, layer in lr_layers(model)
     }
 
@@ -173,7 +179,7 @@ def _seen_by(
     with torch.enable_grad():
         output = torch.func.functional_call(plain, {"weight": weight}, (x.detach(),))
         if neuron is None:
-            where = torch.randint(output.numel(), (), generator=generator).item()
+            where = torch.randint(output.numel(), (), generator=generator, device=output.device).item()
             neuron = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), output.shape))
         (seen,) = torch.autograd.grad(output[neuron], weight)
     return neuron, seen.detach()
@@ -184,12 +190,12 @@ def layer_inputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     inputs: dict[str, Tensor] = {}
 
     def catch(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            inputs.setdefault(name, args[0].detach())
+        def hook(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            inputs.setdefault(name, first_of(args, named).detach())
 
         return hook
 
-    hooks = [layer.register_forward_pre_hook(catch(name)) for name, layer in lr_layers(model)]
+    hooks = [layer.register_forward_pre_hook(catch(name), with_kwargs=True) for name, layer in lr_layers(model)]
     try:
         with evaluating(model), torch.no_grad():
             model(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -43,7 +43,7 @@ def discretize(
             chosen[key] = choose(layer, mode, generator)
         plain = layer.to_plain(chosen[key], copy.deepcopy(layer.bias, memo))
         whole = layer.whole_scale if isinstance(layer, LRLayer) else None
-        scale = None if whole is None else float(whole)  # tied layers may have scales of their own
+        scale = None if whole is None or whole.is_meta else float(whole)  # tied layers may have scales of their own
         plain.weight = weights.setdefault((key, scale), plain.get_parameter("weight"))
         memo[id(layer)] = plain
     for _, layer in twins(model):
@@ -58,7 +58,7 @@ def update_bn(net: nn.Module, loader: Iterable[Any], *, batches: int | None = No
 
     Statistics are the plain average over batches. Only batch norm is in training mode meanwhile: dropout stays off,
     and a stochastic layer computes with its most probable weights. Batches are inputs, or tuples and lists that begin
-    with them. If anything fails the old statistics come back.
+    with them. A norm that no batch reaches keeps its statistics; if anything fails all old ones come back.
     """
     if batches is not None and batches < 1:
         raise ValueError(f"batches must be at least 1, got {batches}; None takes all")
@@ -82,15 +82,21 @@ def update_bn(net: nn.Module, loader: Iterable[Any], *, batches: int | None = No
                 raise ValueError(
                     "the loader gave no batch, so batch norm has no statistics; is it an exhausted iterator?"
                 )
+            unreached = [norm.num_batches_tracked == 0 for norm in norms]
+        _restore(compress(norms, unreached), compress(statistics, unreached))
     except BaseException:
-        for norm, old in zip(norms, statistics):
-            for name, buffer in old.items():
-                norm.get_buffer(name).copy_(buffer)
+        _restore(norms, statistics)
         raise
     finally:
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
     return net
+
+
+def _restore(norms: Iterable[_BatchNorm], statistics: Iterable[dict[str, Tensor]]) -> None:
+    for norm, old in zip(norms, statistics):
+        for name, buffer in old.items():
+            norm.get_buffer(name).copy_(buffer)
 
 
 class Selection(NamedTuple):

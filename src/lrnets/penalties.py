@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lrnets.layers import lr_layers
 from lrnets.methods.twin import AnyTwin, Twin, carrying_parameters, twins
+from lrnets.weights import at_least_float32
 
 
 def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0.0) -> Tensor:
@@ -36,10 +37,10 @@ def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0
             continue
         seen.add(id(layer.logits))
         if probability_decay:
-            flat = layer.logits.flatten()
+            flat = at_least_float32(layer.logits).flatten()  # sums over a layer are beyond float16
             total = total + 0.5 * probability_decay * torch.dot(flat, flat)
         if beta:
-            p = layer.values.probabilities(layer.weight_logits)
+            p = layer.values.probabilities(at_least_float32(layer.weight_logits))
             total = total + 0.5 * beta * (p * (1 - p)).sum()
     return total
 

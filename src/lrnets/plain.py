@@ -18,6 +18,11 @@ ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
 }
 
 
+def first_of(inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Tensor:
+    """What a hook finds as a layer's input, by place or, as torch calls it, by name."""
+    return inputs[0] if inputs else named["input"]
+
+
 def settings_of(kind: type[nn.Module], layer: nn.Module) -> dict[str, Any]:
     """The arguments that build a layer of torch's `kind`, or of one derived from it, like this one, bias apart."""
     known = next(plain for plain in ARGUMENTS if issubclass(kind, plain))

@@ -38,8 +38,9 @@ def find_layers(model: nn.Module, kinds: Kinds, method: str) -> Found:
     found = Found({}, {}, [], {})
     twin = "discrete" if method == "lr" else method
     inside: dict[str, str] = {}  # parts of modules that use their parts' weights behind the layers' backs
+    wrappers: tuple[str, ...] = ()  # layers from elsewhere: what is in them goes with them
     for name, module in model.named_modules():
-        if "parametrizations" in name.split("."):  # reported with the layer they parametrise
+        if "parametrizations" in name.split(".") or name.startswith(wrappers):  # reported with the layer they are in
             continue
         owner = next((text for prefix, text in inside.items() if name.startswith(prefix)), None)
         if isinstance(module, nn.MultiheadAttention):
@@ -54,6 +55,7 @@ def find_layers(model: nn.Module, kinds: Kinds, method: str) -> Found:
             found.layers[name] = module
             if foreign is not None:
                 found.restated[name] = foreign
+                wrappers += (f"{name}." if name else "",)
             if obstacle:
                 found.obstacles[name] = obstacle
             found.everything.append((name, type(module).__name__, _weight_shape(plain)))
@@ -115,24 +117,29 @@ def reasons_to_keep(
         tied.setdefault(id(parameter), []).append(full_name)
     for name, module in found.layers.items():
         for full_name in [full_name for key in weight_key(module) for full_name in tied.get(key, [])]:
-            owner, shown = full_name.rpartition(".")[0], full_name.removesuffix(".weight")
-            if name not in why and not _will_convert(owner, model, found, why):
+            owner, shown = _owner(full_name, model, found), full_name.removesuffix(".weight")
+            if name not in why and not any(owner is layer and n not in why for n, layer in found.layers.items()):
                 why[name] = f"tied to {shown!r}, which stays in float"
-            if name not in why and restatement(model.get_submodule(owner)) is not restatement(module):
+            if name not in why and restatement(owner) is not restatement(module):
                 why[name] = f"tied to {shown!r}, which reads its weights in another way"
     return why
 
 
 def weight_key(layer: nn.Module) -> tuple[int, ...]:
-    """Equal for layers whose weights, parameters of two or more dimensions, are tied."""
-    known = (p for p in layer._parameters.values() if p is not None and not isinstance(p, UninitializedParameter))
-    return tuple(id(p) for p in known if p.dim() >= 2)
+    """Equal for layers whose weights, parameters of two or more dimensions, are tied; else a layer's own."""
+    known = (p for p in layer.parameters() if not isinstance(p, UninitializedParameter))
+    return tuple(id(p) for p in known if p.dim() >= 2) or (id(layer),)
 
 
-def _will_convert(owner: str, model: nn.Module, found: Found, why: dict[str, str]) -> bool:
-    """Whether the parameter's owner is a layer that is converted, under whichever of its names."""
-    module = model.get_submodule(owner)
-    return any(layer is module and name not in why for name, layer in found.layers.items())
+def _owner(parameter: str, model: nn.Module, found: Found) -> nn.Module:
+    """The layer from elsewhere that a parameter is somewhere in, if there is one, or the module that has it."""
+    wrappers = {id(found.layers[name]) for name in found.restated}
+    owner = model
+    for part in parameter.split(".")[:-1]:
+        owner = owner.get_submodule(part)
+        if id(owner) in wrappers:
+            break
+    return owner
 
 
 def _matches(argument: str, rule: Rule, layers: dict[str, nn.Module]) -> set[str]:
@@ -140,7 +147,7 @@ def _matches(argument: str, rule: Rule, layers: dict[str, nn.Module]) -> set[str
     if callable(rule):
         return {name for name, module in layers.items() if rule(name, module)}
     chosen: set[str] = set()
-    for pattern in [rule] if isinstance(rule, str) else rule:
+    for pattern in rule if isinstance(rule, Iterable) and not isinstance(rule, str) else [rule]:
         if not isinstance(pattern, str):
             raise TypeError(f"{argument} takes names, globs or a function f(name, module), got {describe(pattern)}")
         matched = {name for name in layers if _covers(pattern, name)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lrnets.errors import describe
 from lrnets.layers import LRLayer
 from lrnets.modes import evaluating
+from lrnets.plain import first_of
 from lrnets.tables import table
 from lrnets.weights import Levels, ValueSet, as_value_set, levels_of, signs_by_channel
 
@@ -156,7 +157,8 @@ def _summarise(
 ) -> tuple[LayerSummary, int]:
     """A layer's row, and how many scales it has that a float layer would not. `new`: not counted with another layer."""
     values, weight, scales = _weights_of(module)
-    others = sum(t.numel() for t in new if t is not weight)
+    passing = (module.sharpness, module.gain) if isinstance(module, LRLayer) else ()  # gone when weights are drawn
+    others = sum(t.numel() for t in new if t is not weight and not any(t is part for part in passing))
     tied = not any(t is weight for t in new)
     count = (
         0 if weight is None or tied else (module.weight_shape if isinstance(module, LRLayer) else weight.shape).numel()
@@ -202,15 +204,17 @@ def _count_products(model: nn.Module, input_size: Sequence[int] | Tensor) -> tup
     """For each linear and convolution layer: products of a weight and an input, and outputs, in one pass; the input."""
     counts: dict[int, tuple[int, int]] = {}
 
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        shape = module.weight_shape if isinstance(module, LRLayer) else module.get_parameter("weight").shape
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
+        # (Not the parameter: weight norm and pruning compute the weight from others.)
+        shape = module.weight_shape if isinstance(module, LRLayer) else cast(Tensor, module.weight).shape
         transposed = "Transpose" in type(module).__name__
         # A weight's row meets each output once; a transposed convolution's meets each input once.
-        products = (inputs[0] if transposed else output).numel() * shape[1:].numel()
+        products = (first_of(inputs, named) if transposed else output).numel() * shape[1:].numel()
         before = counts.get(id(module), (0, 0))
         counts[id(module)] = (before[0] + products, before[1] + output.numel())
 
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, (LRLayer, *Kinds))]
+    layers = [m for m in model.modules() if isinstance(m, (LRLayer, *Kinds))]
+    hooks = [layer.register_forward_hook(count, with_kwargs=True) for layer in layers]
     try:
         with evaluating(model):
             example = _run(model, input_size, counts)
@@ -226,7 +230,7 @@ def _run(model: nn.Module, input_size: Sequence[int] | Tensor, counts: dict[int,
     if isinstance(input_size, Tensor):
         model(input_size)
         return input_size
-    shape = tuple(input_size)
+    shape = tuple(input_size) if isinstance(input_size, Iterable) else ()
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ValueError(
             f"input_size must be positive whole numbers, got {describe(input_size)}; for example (1, 28, 28)"

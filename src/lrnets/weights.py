@@ -83,7 +83,7 @@ class ValueSet(ABC):
 
     def mode(self, logits: Tensor) -> Tensor:
         """The most probable level of each weight; shape of the weight."""
-        return self._pick(self.probabilities(logits.detach()).argmax(0), logits)
+        return self._pick(self.probabilities(at_least_float32(logits.detach())).argmax(0), logits)
 
     def random_start(
         self, shape: Sequence[int], *, generator: torch.Generator | None = None, device: Any = None, dtype: Any = None
@@ -193,7 +193,7 @@ class Ternary(ValueSet):
         return torch.where(zero, 0.0, torch.where(plus, 1.0, -1.0)).to(logits.dtype)
 
     def mode(self, logits: Tensor) -> Tensor:
-        a, b = logits.detach().unbind(0)
+        a, b = at_least_float32(logits.detach()).unbind(0)
         likelier_sign = torch.sigmoid(-a) * torch.sigmoid(b.abs())
         return torch.where(torch.sigmoid(a) >= likelier_sign, 0.0, torch.where(b >= 0, 1.0, -1.0)).to(logits.dtype)
 
@@ -351,7 +351,7 @@ def levels_of(weight: Tensor, most: int = 16) -> tuple[float, ...] | None:
 
 def signs_by_channel(weight: Tensor) -> ValueSet | None:
     """BINARY or TERNARY if the weights are that times a scale for each output, else None; weight (out, ...)."""
-    if weight.is_meta or weight.dim() < 2 or weight[0].numel() < 2:
+    if weight.is_meta or weight.dim() < 2 or weight.shape[1:].numel() < 2 or not weight.numel():
         return None
     size = weight.detach().abs().flatten(1)
     if not torch.isfinite(size).all() or not ((size == 0) | (size == size.amax(1, keepdim=True))).all():

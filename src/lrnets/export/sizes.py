@@ -24,6 +24,8 @@ class PackedSizes(NamedTuple):
 
 def packed_sizes(model: nn.Module, example_input: Tensor) -> PackedSizes:
     """Bytes of the layers and the header of the file that save_packed writes; a stochastic network counts as drawn."""
+    if example_input.is_meta:
+        raise ValueError("the network is on the meta device and has no numbers yet; load some to count a file's bytes")
     if next(lr_layers(model), None) is not None:
         model = discretize(model, generator=torch.Generator(example_input.device).manual_seed(0))
     graph, tensors = fold(trace(model, example_input))
