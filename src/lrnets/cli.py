@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,9 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lrnets {args.verb}: {error}{'; pip install lrnets-runtime' if untold else ''}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        hint = RESUME_HINTS.get(args.verb, "")
-        print(f"\ninterrupted{hint}", file=sys.stderr)
+        print(f"\ninterrupted{RESUME_HINTS.get(args.verb, '')}", file=sys.stderr)
         return 130
+    except SystemExit as end:
+        if end.code == 128 + signal.SIGTERM:
+            print(f"terminated{RESUME_HINTS.get(args.verb, '')}", file=sys.stderr)
+        raise
     return 0
 
 
@@ -77,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     evaluate.add_argument("folder", type=Path, metavar="RUN", help="a run's folder")
     evaluate.add_argument("--draws", type=int, default=20, help="networks to draw (default: 20)")
-    evaluate.add_argument("--ensemble", type=_sizes, default=(1, 4, 16), metavar="K,K", help="sizes (default: 1,4,16)")
+    evaluate.add_argument(
+        "--ensemble", type=_sizes, metavar="K,K", help="sizes (default: 1,4,16, as far as there are draws)"
+    )
     evaluate.add_argument("--seed", type=int, help="of the draws (default: fresh ones, from the recipe's seed)")
     data_dir(evaluate)
     export = verb(
@@ -223,7 +229,7 @@ def _train(args: argparse.Namespace) -> None:
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     keep_freed_memory()
-    if "bf16" in args.precision and avoid_broken_amx():
+    if "16" in args.precision and avoid_broken_amx():  # 16-mixed is bf16-mixed on a CPU
         print("this machine names AMX and cannot run it: products in bfloat16 are computed without", file=sys.stderr)
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
     resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
@@ -350,13 +356,13 @@ def _recipes(args: argparse.Namespace) -> None:
     from lrnets.training.recipe import load_recipe, recipe_names
 
     recipes = [load_recipe(name) for name in recipe_names()]
-    print(table(("recipe", "what", "cost on two cores"), [(r.name, r.about, r.cost) for r in recipes]))
+    print(table(("recipe", "what", "cost, by default on two cores"), [(r.name, r.about, r.cost) for r in recipes]))
 
 
 def _data(args: argparse.Namespace) -> None:
     from lrnets.data import DATA_SETS, fetch
 
-    if Path(args.name).is_dir():
+    if args.name not in DATA_SETS and Path(args.name).is_dir():
         from lrnets.data.inspection import inspect_folder
 
         for line in inspect_folder(

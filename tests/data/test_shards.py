@@ -161,6 +161,7 @@ def test_keys_may_have_folders_and_other_files_beside_them(tmp_path):
         ({"1.jpg": b"x", "1.cls": b"-1"}, "expected a class number from 0 on"),
         ({"1.jpg": b"x", "1.png": b"x", "1.cls": b"1"}, "1 is there twice"),
         ({"readme": b"x"}, "no image"),
+        ({"1.jpg": b"x", "1.cls": b"1", "a.2.jpg": b"x", "a.2.cls": b"1"}, r"a\.2\.jpg has a dot in its name"),
     ],
 )
 def test_shards_that_are_not_as_they_should_be_are_refused(tmp_path, members, message):
@@ -181,7 +182,7 @@ def test_files_that_are_no_tar_or_cut_short_are_refused(tmp_path):
 def test_a_class_number_that_nobody_named_is_refused(tmp_path):
     for part in ("train", "val"):
         tar(tmp_path / f"{part}-000000.tar", {"1.jpg": encoded(pixels(0)), "1.cls": b"7"})
-    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "classes.txt").write_text("cat\ndog")  # with or without an end of line
     with pytest.raises(ValueError, match="class 7 among the train shards, and 2 classes"):
         ImageFolder(tmp_path, **SMALL)
     (tmp_path / "val-000000.tar").unlink()

@@ -1,6 +1,7 @@
 """Processes: how many, which one this is, and what each takes of a batch."""
 
 import pytest
+import torch
 
 from lrnets.training.hardware import Hardware, is_first_process, restart_advice
 
@@ -64,3 +65,18 @@ def test_restarts_that_may_fail_are_told_of(monkeypatch):
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in restart_advice()
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")  # what torchrun says if it was told
     assert restart_advice() == ""
+
+
+def test_none_at_all_and_unknown_precisions_are_refused():
+    with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
+        Hardware.here(devices=0)
+    with pytest.raises(ValueError, match="nodes must be at least 1, got 0"):
+        Hardware.here(nodes=0)
+    with pytest.raises(ValueError, match=r"32-true, bf16-mixed, .* got 'fp16'"):
+        Hardware(precision="fp16")
+
+
+def test_networks_go_to_the_accelerator_if_there_is_one():
+    assert Hardware(accelerator="cpu").device == torch.device("cpu")
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    assert Hardware().device == there

@@ -75,10 +75,14 @@ def whole_run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "blow",
-    [pytest.param(signal.SIGKILL, id="kill -9"), pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.thorough)],
+    ("blow", "code"),
+    [
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, id="kill -9"),
+        pytest.param(signal.SIGTERM, 128 + signal.SIGTERM, id="kill"),
+        pytest.param(signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.thorough),
+    ],
 )
-def test_an_interrupted_run_ends_with_the_same_bits_when_resumed(tmp_path, whole_run, blow):
+def test_an_interrupted_run_ends_with_the_same_bits_when_resumed(tmp_path, whole_run, blow, code):
     killed = tmp_path / "killed"
     process = in_a_process(killed)
     checkpoint = killed / "checkpoints/stochastic/last.ckpt"
@@ -88,7 +92,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_when_resumed(tmp_path, whole
         assert time.monotonic() < deadline
         time.sleep(0.005)
     os.kill(process.pid, blow)
-    assert process.wait(240) == -blow
+    assert process.wait(240) == code
     assert not (killed / "stochastic.safetensors").exists()
     train(killed, short(epochs=8), resume=True)
     for name in ("float", "stochastic", "drawn"):
@@ -105,6 +109,11 @@ def test_a_folder_in_use_or_of_another_recipe_or_without_a_run_is_refused(tmp_pa
     train(tmp_path / "run", quick)
     with pytest.raises(FileExistsError, match="--resume"):
         train(tmp_path / "run", quick)
+    first = RunFolder(tmp_path / "run").read_json("environment.json")
+    train(tmp_path / "run", recipe_from(vars_of(quick) | {"cost": "measured anew"}), resume=True)  # words do not count
+    again = RunFolder(tmp_path / "run").read_json("environment.json")
+    assert {**again, "resumed": None} == {**first, "resumed": None}  # where it began stays known
+    assert len(again["resumed"]) == 1
     with pytest.raises(ValueError, match="seed: 0 there, 1 asked for"):
         train(tmp_path / "run", recipe_from(vars_of(quick) | {"seed": 1}), resume=True)
     with pytest.raises(FileNotFoundError, match="no run in"):
@@ -186,3 +195,12 @@ def test_a_float_recipe_and_a_random_start(tmp_path):
     assert set(results["test_error"]) == {"float"}
     results = train(tmp_path / "random", short(epochs=1, start="random"))
     assert results["seconds"]["float"] == 0 < results["seconds"]["stochastic"]
+
+
+def test_a_batch_larger_than_the_data_and_a_start_without_use_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a batch of 1200 is more than the 1197 training images; --set batch_size="):
+        train(tmp_path / "run", recipe(batch_size=1200))
+    torch.save(network().state_dict(), tmp_path / "float.pt")
+    with pytest.raises(ValueError, match=r"starts from random weights, so --init .*float.pt has no use; leave it out"):
+        train(tmp_path / "run", short(start="random"), init=tmp_path / "float.pt")
+    assert not (tmp_path / "run").exists()

@@ -132,3 +132,26 @@ def test_sharpening_grows_linearly_from_its_start():
     assert [sharpen.at(p) for p in (0, 0.4)] == [1, 1]
     assert sharpen.at(0.7) == pytest.approx(5.5)
     assert sharpen.at(1) == pytest.approx(10)
+
+
+def test_the_papers_numbers_stand_in_the_recipes_for_imagenet():
+    ternary, binary = load_recipe("imagenet-ternary"), load_recipe("imagenet-binary")
+    for recipe, epochs, milestones in ((ternary, 55, (30, 44)), (binary, 65, (50, 60))):
+        stage = recipe.discrete_stage
+        assert recipe.batch_size == 256
+        assert (stage.epochs, stage.lr, stage.milestones, stage.weight_decay) == (epochs, 0.01, milestones, 1e-5)
+        assert stage.keep_first is (recipe is binary)
+    assert (ternary.discrete_stage.probability_decay, ternary.discrete_stage.beta) == (1e-12, 0)
+    assert (binary.discrete_stage.probability_decay, binary.discrete_stage.beta) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["mnist", "cifar10", "imagenet"])
+@pytest.mark.parametrize("weights", ["ternary", "binary"])
+def test_the_papers_recipes_have_the_variance_floor_of_the_authors_code(kind, weights):
+    assert load_recipe(f"{kind}-{weights}").discrete_stage.variance_floor == 1e-3
+
+
+@pytest.mark.parametrize("setting", ["float_stage.lr=[0.1", "about=a: b: c"])
+def test_a_setting_that_is_no_yaml_is_named(setting):
+    with pytest.raises(ValueError, match="is no value"):
+        load_recipe("mnist-ternary-quick", [setting])

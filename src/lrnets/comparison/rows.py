@@ -86,6 +86,13 @@ def load_comparison(source: str, budget: str) -> Comparison:
     for key in ("recipe", "budgets", "rows"):
         if not isinstance(raw, dict) or not isinstance(raw.get(key), dict) or not raw[key]:
             raise ValueError(f"comparison {source!r} has no {key}; see lrnets/comparison/mnist.yaml for what it needs")
+    for kind in ("budgets", "rows"):
+        for key, settings in raw[kind].items():
+            parts = settings.values() if kind == "budgets" and isinstance(settings, dict) else ()
+            if not isinstance(settings, dict) or any(part is None for part in parts):
+                raise ValueError(
+                    f"{key!r} under {kind} of the table {name} is empty; give it settings, or leave it out"
+                )
     if budget not in raw["budgets"]:
         raise ValueError(f"no budget {budget!r} in the table {name}; there are {', '.join(raw['budgets'])}")
     return _at_budget(raw, name, budget)
@@ -112,7 +119,7 @@ def _at_budget(raw: Mapping[str, Any], name: str, budget: str) -> Comparison:
                 f"a row has {', '.join(ROW_KEYS)}, and settings under {', '.join(raw['budgets'])}"
             )
         label, printed = row.get("label", key), row.get("printed")
-        own = recipe(key, label, row.get("recipe", {}), row.get(budget, {}))
+        own = recipe(key, label, row.get("recipe") or {}, row.get(budget) or {})
         rows.append(Row(key, label, own, None if printed is None else str(printed)))
     discrete_epochs = shared.get("discrete_stage", {}).get("epochs", 0)
     for one in rows:

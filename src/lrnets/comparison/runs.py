@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lrnets.comparison.rows import Comparison, Row
 from lrnets.training.metrics import read_epochs
 from lrnets.training.recipe import Recipe
+from lrnets.training.recipe_difference import settings_difference
 from lrnets.training.run_folder import RunFolder
 
 State = Literal["missing", "interrupted", "finished", "changed"]
-WORDS = ("name", "about", "cost")  # of a recipe: they change nothing
 
 
 @dataclass(frozen=True, eq=False)  # each is itself only: recipes cannot be hashed
@@ -63,7 +63,8 @@ def runs_of(comparison: Comparison, rows: Sequence[Row], seeds: int, out: Path) 
     for seed in range(seeds):
         start = Run(comparison.start, seed, RunFolder(where / comparison.start.name / str(seed)))
         for row in rows:
-            begins = None if row.recipe.discrete_stage is None else start
+            stage = row.recipe.discrete_stage
+            begins = None if stage is None or stage.start == "random" else start
             runs.append(Run(row, seed, RunFolder(where / row.name / str(seed)), begins))
     return runs
 
@@ -88,21 +89,3 @@ def chosen(errors: Mapping[str, float]) -> float:
     Runs of before the most probable network could be chosen have a chosen draw.
     """
     return next(errors[name] for name in ("chosen", "chosen draw", "mode", "float") if name in errors)
-
-
-def settings_difference(old: Recipe, new: Recipe) -> str:
-    """The settings in which two recipes differ, with both values; empty if they train the same thing."""
-    there, asked = _flat(asdict(old)), _flat(asdict(new))
-    return ", ".join(
-        f"{key}: {there.get(key)} there, {asked.get(key)} asked for"
-        for key in dict.fromkeys([*there, *asked])
-        if key not in WORDS and there.get(key) != asked.get(key)
-    )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

@@ -111,7 +111,8 @@ class ImageFolder(Data):
                 if not shard_files(self.root, part):
                     raise FileNotFoundError(f"{self.root} has neither {part} nor {part}-*.tar; expected {LAYOUT}")
             file = self.root / CLASSES_FILE
-            return tuple(file.read_text().split("\n")[:-1]) if file.is_file() else ()
+            text = file.read_text("utf-8", "surrogateescape") if file.is_file() else ""
+            return tuple(text.removesuffix("\n").split("\n")) if text else ()
         classes = class_folders(self.root / "train")
         if not classes:
             raise ValueError(f"{self.root / 'train'} has no class folders; expected {LAYOUT}")

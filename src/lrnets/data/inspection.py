@@ -43,5 +43,6 @@ def inspect_folder(
                 if not isinstance(images, FileList):
                     raise ValueError(f"{root} holds tar files already")
                 write_shards(images, folder, part, report, shorter=resize if shrink else None, workers=data.workers)
-            (folder / CLASSES_FILE).write_text("".join(f"{name}\n" for name in data.classes))
+            names = "".join(f"{name}\n" for name in data.classes)
+            (folder / CLASSES_FILE).write_text(names, "utf-8", "surrogateescape")
         yield f"written: {shards}; it does for --data-dir as the folder does"

@@ -94,6 +94,7 @@ def read_index(path: Path) -> list[tuple[bytes, int, int, int]]:
     """Key, class, offset and size of each image in a tar file."""
     images: dict[str, tuple[int, int]] = {}
     classes: dict[str, int] = {}
+    dotted: dict[str, str] = {}  # images of which a part of the name counts as suffix
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
@@ -107,8 +108,15 @@ def read_index(path: Path) -> list[tuple[bytes, int, int, int]]:
                     images[key] = (member.offset_data, member.size)
                 elif suffix.lower() == "cls":
                     classes[key] = _class_number(archive, member, path)
+                elif suffix.lower().endswith(SUFFIXES):
+                    dotted.setdefault(key, member.name)
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{path}: not a whole, uncompressed tar file ({error}); {AGAIN}") from error
+    if left_out := sorted(dotted.keys() - images.keys()):  # beside an image, it is something else about it
+        raise ValueError(
+            f"{path}: {dotted[left_out[0]]} has a dot in its name, and in this layout a name ends at the first one; "
+            "write the tar file without such dots"
+        )
     if lone := sorted(images.keys() ^ classes.keys()):
         missing = "image" if lone[0] in classes else "class (.cls)"
         raise ValueError(f"{path}: {lone[0]} has no {missing} beside it, {len(lone)} such in all; {AGAIN}")

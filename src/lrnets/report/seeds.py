@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lrnets.comparison.runs import chosen, settings_difference
+from lrnets.comparison.runs import chosen
 from lrnets.report.found import Found, numbers
+from lrnets.training.recipe_difference import settings_difference
 from lrnets.training.run_folder import RunFolder
 
 SEEDS_HEADER = ("seed", "state", "validation error", "test error", "float start", "minutes")

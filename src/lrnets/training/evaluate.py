@@ -30,6 +30,7 @@ from lrnets.words import counted
 
 Judged = dict[str, tuple[Tensor, Tensor]]  # by part: probabilities (n, classes) in float64, and labels (n,)
 
+ENSEMBLES = (1, 4, 16)  # of so many draws, as far as there are as many
 FRESH = -1  # beside a recipe's seed: neither the pipeline's own draws nor those after any epoch
 
 
@@ -37,7 +38,7 @@ def evaluate_run(
     folder: RunFolder,
     *,
     draws: int = 20,
-    ensembles: Sequence[int] = (1, 4, 16),
+    ensembles: Sequence[int] | None = None,
     data: Data | None = None,
     data_dir: str | None = None,
     transforms: Transforms | None = None,
@@ -223,11 +224,15 @@ def _cell(value: float | dict[str, float | None], form: str, ends: bool = False)
     return f"{text} ({'-'.join(bounds)})" if ends else text
 
 
-def _check(draws: int, ensembles: Sequence[int], seed: int | None) -> list[int]:
-    """The sizes of ensembles, each once, if all arguments can be meant."""
+def _check(draws: int, ensembles: Sequence[int] | None, seed: int | None) -> list[int]:
+    """The sizes of ensembles, each once, if all arguments can be meant; if none are given, those that fit."""
+    fitting = ensembles is None
+    ensembles = ENSEMBLES if ensembles is None else ensembles
     for name, value in (("draws", draws), *(("an ensemble's size", k) for k in ensembles)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {describe(value)}")
+    if fitting:
+        ensembles = [size for size in ensembles if size <= draws]
     if max(ensembles, default=0) > draws:
         raise ValueError(
             f"an ensemble of {max(ensembles)} needs as many draws, got {draws}; raise draws or leave it out"

@@ -6,6 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+# In Lightning's words, old ones too.
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "32", "16", "bf16", "64")
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -20,17 +25,25 @@ class Hardware:
         for name in ("devices", "nodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if str(self.precision) not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 
     @property
     def processes(self) -> int:
         return self.devices * self.nodes
+
+    @property
+    def device(self) -> torch.device:
+        """Where a network is when nothing trains it: the accelerator, as Lightning would choose it, or the CPU."""
+        found = None if self.accelerator == "cpu" else torch.accelerator.current_accelerator(check_available=True)
+        return found or torch.device("cpu")
 
     @classmethod
     def here(cls, devices: int | None = None, nodes: int | None = None, precision: Any = "32-true") -> Hardware:
         """As asked for; what is not said comes from torchrun if it started this process, and is 1 otherwise."""
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         started = int(os.environ.get("WORLD_SIZE", local)) if "LOCAL_WORLD_SIZE" in os.environ else local
-        return cls(devices or local, nodes or started // local, precision)
+        return cls(local if devices is None else devices, started // local if nodes is None else nodes, precision)
 
     def share_of(self, batch_size: int) -> int:
         """What each process takes of a batch."""

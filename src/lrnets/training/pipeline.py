@@ -87,9 +87,14 @@ def run(
     """
     writes = is_first_process()
     share = hardware.share_of(recipe.batch_size)
+    if init is not None and recipe.discrete_stage is not None and recipe.discrete_stage.start == "random":
+        raise ValueError(
+            f"recipe {recipe.name!r} starts from random weights, so --init {init} has no use; leave it out"
+        )
     if data is None:
         by_cores = max(1, cores() // hardware.devices)
         data = load_by(recipe, data_dir, workers=by_cores if workers is None else workers)
+    _require_a_batch(recipe, data)
     transforms = transforms or transforms_of(data, recipe.data)
     if model is None:
         _require_classes(recipe, data)
@@ -141,6 +146,8 @@ def run(
             stage("stochastic", recipe.discrete_stage, "stochastic" if recipe.method == "lr" else str(recipe.method))
         if not writes:
             return {}
+        for net in (model, float_net):
+            net.to(hardware.device)  # from where Lightning left it: on the CPU
         if recipe.discrete_stage is None:
             results = finish_float(recipe, folder, float_net, data, transforms)
         else:
@@ -163,6 +170,15 @@ def _require_classes(recipe: Recipe, data: Data) -> None:
         )
 
 
+def _require_a_batch(recipe: Recipe, data: Data) -> None:
+    """Only whole batches are trained on: of fewer images nothing would be learnt, and nobody told."""
+    if len(data.train) < recipe.batch_size:
+        raise ValueError(
+            f"a batch of {recipe.batch_size} is more than the {len(data.train)} training images; "
+            f"--set batch_size={max(1, len(data.train) // 8)}, say"
+        )
+
+
 def _silence(text: str) -> None:
     """What the other processes say."""
 
@@ -177,7 +193,9 @@ def fit(
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+    from lrnets.training.checkpoints import WholeCheckpoints
     from lrnets.training.module import Stage
     from lrnets.training.progress import bars, epoch_line, quiet_lightning
     from lrnets.training.same_start import SameStart
@@ -200,11 +218,13 @@ def fit(
             enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
             callbacks=[SameStart(name, checkpoint, folder.path), keep_last, *bars()],
             enable_progress_bar=bool(bars()), log_every_n_steps=50,
-            logger=TensorBoardLogger(folder.path, name="tensorboard", version=name),
+            logger=TensorBoardLogger(folder.path, name="tensorboard", version=name), plugins=[WholeCheckpoints()],
         )  # fmt: skip
         stage = Stage(model, settings, data, transforms, batch_size=batch_size, seed=seed, tell=tell)
         try:
             trainer.fit(stage, ckpt_path=checkpoint, weights_only=True)
+        except SIGTERMException as end:  # an exit without a code, which would pass for success
+            raise SystemExit(128 + signal.SIGTERM) from end
         except SystemExit as exit:
             # Lightning turns Ctrl-C into an exit, and leaves the signal ignored.
             if isinstance(exit.__context__, KeyboardInterrupt):

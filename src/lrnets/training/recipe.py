@@ -240,7 +240,10 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
         raw = raw.setdefault(part, {})
         if not isinstance(raw, dict):
             raise ValueError(f"{setting!r}: {part} is not a group of settings")
-    raw[last] = yaml.safe_load(value)
+    try:
+        raw[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{setting!r}: {value!r} is no value ({' '.join(str(error).split())}); quote texts") from error
 
 
 def _require(name: str, value: object, holds: bool, limit: str) -> None:

@@ -40,4 +40,5 @@ def results_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _spread(errors: Sequence[float]) -> str:
-    return f"{statistics.fmean(errors):.2f} ± {statistics.stdev(errors) if len(errors) > 1 else 0:.2f} %"
+    spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
+    return f"{statistics.fmean(errors):.2f}{spread} %"

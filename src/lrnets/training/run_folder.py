@@ -19,9 +19,12 @@ from torch import Tensor, nn
 
 import lrnets
 from lrnets.training.recipe import Recipe, recipe_from
+from lrnets.training.recipe_difference import settings_difference
 from lrnets.training.sole_writer import BusyFolderError, sole_writer
 from lrnets.training.weight_files import read_weights
 from lrnets.whole_files import whole_file, write_whole
+
+ENVIRONMENT = "environment.json"
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,14 @@ class RunFolder:
                     f"{self.path} holds a run already; --resume goes on with it (--start-or-resume in jobs that are "
                     "restarted), --out names another folder"
                 )
-            old = self.read_recipe()
-            if old != recipe:
-                raise ValueError(
-                    f"{self.path} holds a run of another recipe ({_difference(old, recipe)}); name another folder"
-                )
+            difference = settings_difference(self.read_recipe(), recipe)
+            if difference:
+                raise ValueError(f"{self.path} holds a run of another recipe ({difference}); name another folder")
         elif resume:
             raise FileNotFoundError(f"there is no run in {self.path} to resume; leave --resume out to start one")
         with self._named_in_errors():
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write_text("environment.json", json.dumps(environment(recipe.seed), indent=1))
+            self.write_json(ENVIRONMENT, self._environment(recipe.seed))
             self.write_text("recipe.yaml", recipe.to_yaml())
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
@@ -66,6 +67,17 @@ class RunFolder:
                 f"{self.path}: {free / 1e6:.0f} MB free, checkpoints need up to {needed_bytes / 1e6:.0f} MB; "
                 "make room, or name another folder with --out"
             )
+
+    def _environment(self, seed: int) -> dict[str, Any]:
+        """Where the run began; where it went on, what differs from that."""
+        now = environment(seed)
+        try:
+            first = self.read_json(ENVIRONMENT)
+            before = list(first.get("resumed", ()))
+        except (OSError, ValueError, AttributeError, TypeError):  # none, or a damaged one
+            return now
+        different = {key: value for key, value in now.items() if value != first.get(key)}
+        return {**first, "resumed": [*before, different]}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -158,8 +170,3 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor()
-
-
-def _difference(old: Recipe, new: Recipe) -> str:
-    keys = [key for key in vars(new) if getattr(old, key) != getattr(new, key)]
-    return ", ".join(f"{key}: {getattr(old, key)} there, {getattr(new, key)} asked for" for key in keys)
