@@ -114,9 +114,10 @@ static int check_pool(const report *r, const lrn_step *s, const lrn_value *in, c
 static int check_step(const report *r, const lrn_value *values, int32_t count, const lrn_step *s) {
     if (s->kind < 0 || s->kind >= LRN_KINDS) return lrn_wrong(r, "kind %d is unknown", (int)s->kind);
     if (s->input < 0 || s->input >= count || s->output < 0 || s->output >= count) return lrn_wrong(r, "no such value");
-    if (s->kind == LRN_ADD && (s->other < 0 || s->other >= count)) return lrn_wrong(r, "no such value");
+    const int two = s->kind == LRN_ADD || s->kind == LRN_MULTIPLY;
+    if (two && (s->other < 0 || s->other >= count)) return lrn_wrong(r, "no such value");
     const lrn_value *in = values + s->input, *out = values + s->output;
-    if (overlap(in, out) || (s->kind == LRN_ADD && overlap(values + s->other, out)))
+    if (overlap(in, out) || (two && overlap(values + s->other, out)))
         return lrn_wrong(r, "the output lies over an input");
     if (s->activation < LRN_NONE || s->activation > LRN_ABS) return lrn_wrong(r, "activation %d", (int)s->activation);
     switch (s->kind) {

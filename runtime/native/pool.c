@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* Before a waiting thread lets others run, some 0.2 ms: another program that runs then, runs for milliseconds. Where threads
  * must share a core, it is each other that they let run. */
@@ -27,6 +28,7 @@ struct team {
     team *next;
     lrn_network *network;
     int threads, started, spins;
+    pid_t process; /* whose threads these are: after a fork, the child has none of them */
     worker *workers; /* threads - 1 of them: the caller is the first of the team */
     uint8_t *arena;
     uint8_t *scratch;
@@ -156,10 +158,12 @@ static void *serve(void *argument) {
 
 static void dismiss(team *t) {
     if (!t) return;
-    give_order(t, 1);
-    for (int i = 0; i < t->started; i++) pthread_join(t->workers[i].thread, NULL);
-    pthread_mutex_destroy(&t->lock);
-    pthread_cond_destroy(&t->wake);
+    if (t->process == getpid()) {
+        give_order(t, 1);
+        for (int i = 0; i < t->started; i++) pthread_join(t->workers[i].thread, NULL);
+        pthread_mutex_destroy(&t->lock);
+        pthread_cond_destroy(&t->wake);
+    }
     free(t->workers);
     free(t->arena);
     free(t->scratch);
@@ -185,6 +189,7 @@ static team *gather(lrn_network *net, int threads) {
     team *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     t->network = net;
+    t->process = getpid();
     t->threads = threads;
     t->spins = spins_of(threads);
     pthread_mutex_init(&t->lock, NULL);
@@ -207,9 +212,10 @@ static team *gather(lrn_network *net, int threads) {
 
 /* An idle team of this size, or a new one. */
 static team *borrow(lrn_network *net, int threads) {
+    const pid_t process = getpid();
     pthread_mutex_lock(&net->pool->lock);
     team **place = &net->pool->idle;
-    while (*place && (*place)->threads != threads) place = &(*place)->next;
+    while (*place && ((*place)->threads != threads || (*place)->process != process)) place = &(*place)->next;
     team *t = *place;
     if (t) *place = t->next;
     pthread_mutex_unlock(&net->pool->lock);

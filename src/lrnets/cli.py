@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         args.run(args)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, MemoryError) as error:
         untold = getattr(error, "name", None) == "lrnets_runtime" and "pip install" not in str(error)
         print(f"lrnets {args.verb}: {error}{'; pip install lrnets-runtime' if untold else ''}", file=sys.stderr)
         return 1
@@ -267,6 +267,8 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
+    if not args.source.exists():
+        raise FileNotFoundError(f"there is no run folder or packed file at {str(args.source)!r}; check the path")
     print(_export_file(args) if args.source.is_file() else _export_run(args))
 
 

@@ -130,6 +130,8 @@ def _load_array(path: Path) -> NDArray[Any]:
         raise FileNotFoundError(f"there is no array at {str(path)!r}; check the path") from None
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path}: is no .npy array that can be read ({error}); write it with numpy.save") from error
+    if not isinstance(array, np.ndarray):  # several, as numpy.savez writes them
+        raise ValueError(f"{path}: holds several arrays; write the one to be run with numpy.save")
     return array
 
 

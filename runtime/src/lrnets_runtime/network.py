@@ -17,6 +17,7 @@ from lrnets_runtime.plan import CannotRunError, make_plan
 from lrnets_runtime.shapes import infer_shapes
 
 Activations = Literal["float32", "int8"]
+MOST_THREADS = 1024  # that the C core takes for one call
 
 
 class Layer(NamedTuple):
@@ -47,9 +48,10 @@ class Network:
         activations: Activations | None = None,
         kernels: str | None = None,
     ) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        wrong = isinstance(threads, bool) or not isinstance(threads, (int, type(None)))
+        if wrong or (threads is not None and not 1 <= threads <= MOST_THREADS):
             raise ValueError(
-                f"threads is {threads!r}; must be a whole number from 1, or None for as many as are useful"
+                f"threads is {threads!r}; must be a whole number from 1 to {MOST_THREADS}, or None for what is useful"
             )
         if activations not in (None, "float32", "int8"):
             raise ValueError(f"activations is {activations!r}; must be 'float32', 'int8' or None for the file's own")
@@ -121,7 +123,8 @@ class Network:
     def _as_batch(self, x: ArrayLike) -> tuple[NDArray[np.float32], bool]:
         """Float32 with a batch, and whether the batch was added."""
         values = np.asarray(x)
-        if values.dtype == np.float32 and values.flags.c_contiguous and values.shape[1:] == self.input_shape:
+        usual = values.dtype == np.float32 and values.flags.c_contiguous and values.ndim
+        if usual and values.shape[1:] == self.input_shape:
             return values, False  # as it mostly is: a small network has no microseconds to spare
         if values.dtype.kind not in "biuf":
             raise TypeError(f"the input is {values.dtype}; give real numbers, such as float32 or uint8")
@@ -147,7 +150,8 @@ class Network:
 
 def default_threads() -> int:
     """As many as this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, MOST_THREADS)
 
 
 def load(

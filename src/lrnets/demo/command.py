@@ -50,6 +50,8 @@ def make_demo(
     or "float32". A run with an `own` model, data and transforms is given them as `run` was.
     """
     require_tools()
+    if not source.exists():
+        raise FileNotFoundError(f"there is no run folder or packed file at {str(source)!r}; check the path")
     target = folder_checked(out or (source.with_suffix(".html") if source.is_file() else source / "demo.html"))
     with tempfile.TemporaryDirectory(prefix="lrnets-demo-") as name:
         folder, error, examples = Path(name), None, list[Example]()

@@ -163,7 +163,7 @@ function showMaps(maps) {
 /* ---- Numbers */
 
 function showNumbers() {
-  const kinds = { ternary: "-1, 0 or +1", binary: "-1 or +1", int8: "whole bytes", float32: "floats" };
+  const kinds = { ternary: "-1, 0 or +1", binary: "-1 or +1", int8: "whole bytes", float32: "floats", levels: "0 or one of two levels" };
   const parts = Object.entries(facts.codings).map(([coding, count]) => `${number(count)} are ${kinds[coding]}`);
   get("lead").innerHTML =
     `A neural network of <b>${number(Math.round(facts.bytes / 1000))} kB</b> names it while you draw, on your device` +
