@@ -94,11 +94,11 @@ def run(
     if data is None:
         by_cores = max(1, cores() // hardware.devices)
         data = load_by(recipe, data_dir, workers=by_cores if workers is None else workers)
-    _require_a_batch(recipe, data)
     transforms = transforms or transforms_of(data, recipe.data)
     if model is None:
         _require_classes(recipe, data)
         model = build_network(recipe)
+    _require_a_batch(recipe, data)
     parameters = sum(p.numel() for p in model.parameters())
     given = init if init is not None and not folder.weights_file("float").exists() else None
     if given is not None:  # before the folder is taken: a file that does not fit leaves nothing behind
