@@ -69,7 +69,7 @@ def test_recipes_are_listed(capsys):
         (["train", "nonsense"], "no recipe 'nonsense'"),
         (["train", "mnist-float", "--set", "seed=-3"], "seed must be from 0"),
         (["evaluate", "/nowhere/at/all"], "is no run folder"),
-        (["export", "/nowhere/at/all"], "is no run folder"),
+        (["export", "/nowhere/at/all"], "no run folder or packed file at '/nowhere/at/all'"),
     ],
 )
 def test_errors_are_one_line_with_the_remedy(arguments, words, capsys):

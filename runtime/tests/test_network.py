@@ -90,7 +90,7 @@ def test_activations(path, tmp_path, batch):
 def test_threads(path):
     assert load(path).threads is None
     assert load(path, threads=3).threads == 3
-    for threads in (0, -1, 1.0, True, "2"):
+    for threads in (0, -1, 1.0, True, "2", 1025):
         with pytest.raises(ValueError, match=r"threads is .* whole number from 1"):
             load(path, threads=threads)
 

@@ -267,9 +267,9 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    if not args.source.exists():
-        raise FileNotFoundError(f"there is no run folder or packed file at {str(args.source)!r}; check the path")
-    print(_export_file(args) if args.source.is_file() else _export_run(args))
+    from lrnets.export.packed import source_checked
+
+    print(_export_file(args) if source_checked(args.source).is_file() else _export_run(args))
 
 
 def _export_run(args: argparse.Namespace) -> Any:

@@ -48,8 +48,8 @@ class Network:
         activations: Activations | None = None,
         kernels: str | None = None,
     ) -> None:
-        wrong = isinstance(threads, bool) or not isinstance(threads, (int, type(None)))
-        if wrong or (threads is not None and not 1 <= threads <= MOST_THREADS):
+        whole = isinstance(threads, int) and not isinstance(threads, bool)
+        if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
             raise ValueError(
                 f"threads is {threads!r}; must be a whole number from 1 to {MOST_THREADS}, or None for what is useful"
             )

@@ -88,10 +88,9 @@ def load_comparison(source: str, budget: str) -> Comparison:
             raise ValueError(f"comparison {source!r} has no {key}; see lrnets/comparison/mnist.yaml for what it needs")
     for kind in ("budgets", "rows"):
         for key, settings in raw[kind].items():
-            parts = settings.values() if kind == "budgets" and isinstance(settings, dict) else ()
-            if not isinstance(settings, dict) or any(part is None for part in parts):
+            if not isinstance(settings, dict):
                 raise ValueError(
-                    f"{key!r} under {kind} of the table {name} is empty; give it settings, or leave it out"
+                    f"{key!r} under {kind} of the table {name} has no settings; leave it out"
                 )
     if budget not in raw["budgets"]:
         raise ValueError(f"no budget {budget!r} in the table {name}; there are {', '.join(raw['budgets'])}")
@@ -99,7 +98,7 @@ def load_comparison(source: str, budget: str) -> Comparison:
 
 
 def _at_budget(raw: Mapping[str, Any], name: str, budget: str) -> Comparison:
-    shared = merged(raw["recipe"], raw["budgets"][budget].get("recipe", {}))
+    shared = merged(raw["recipe"], raw["budgets"][budget].get("recipe") or {})
 
     def recipe(row: str, about: str, *settings: Mapping[str, Any]) -> Recipe:
         whole = {"name": f"{name}-{budget}-{row}", "about": about, **shared}

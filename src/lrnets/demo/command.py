@@ -14,7 +14,7 @@ from lrnets.demo.facts import Example, check_graph, facts_of
 from lrnets.demo.page import page
 from lrnets.demo.wasm import compile_network, require_tools
 from lrnets.export.from_packed import from_packed
-from lrnets.export.packed import Numbers, folder_checked
+from lrnets.export.packed import Numbers, folder_checked, source_checked
 from lrnets.whole_files import write_whole
 
 EXAMPLES = 10
@@ -50,8 +50,7 @@ def make_demo(
     or "float32". A run with an `own` model, data and transforms is given them as `run` was.
     """
     require_tools()
-    if not source.exists():
-        raise FileNotFoundError(f"there is no run folder or packed file at {str(source)!r}; check the path")
+    source = source_checked(source)
     target = folder_checked(out or (source.with_suffix(".html") if source.is_file() else source / "demo.html"))
     with tempfile.TemporaryDirectory(prefix="lrnets-demo-") as name:
         folder, error, examples = Path(name), None, list[Example]()

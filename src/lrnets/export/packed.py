@@ -186,6 +186,13 @@ def folder_checked(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def source_checked(path: Path) -> Path:
+    """The path, if a run folder or a packed file may be there."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run folder or packed file at {str(path)!r}; check the path")
+    return path
+
+
 def _surely(net: nn.Module, example_input: Tensor, expected: Array, outputs: Array, precision: float) -> Array:
     """What the network computes; if it and the graph differ, in float64.
 
