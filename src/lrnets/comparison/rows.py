@@ -89,9 +89,7 @@ def load_comparison(source: str, budget: str) -> Comparison:
     for kind in ("budgets", "rows"):
         for key, settings in raw[kind].items():
             if not isinstance(settings, dict):
-                raise ValueError(
-                    f"{key!r} under {kind} of the table {name} has no settings; leave it out"
-                )
+                raise ValueError(f"{key!r} under {kind} of the table {name} has no settings; leave it out")
     if budget not in raw["budgets"]:
         raise ValueError(f"no budget {budget!r} in the table {name}; there are {', '.join(raw['budgets'])}")
     return _at_budget(raw, name, budget)
