@@ -110,6 +110,11 @@ def test_shapes(node, sources, expected):
         (pool((3, 9), (2, 2)), [(5, 7, 8)], "width 8 with padding 0 has no room for a kernel of 9"),
         (pool((3, 3), (2, 2)), [(7,)], "takes channels, height and width"),
         (AdaptivePool2d("a", (), "", "max", (2**14, 2**15)), [(1, 2, 2)], "gives 536870912 elements"),
+        (
+            AdaptivePool2d("a", (), "", "max", (1, 2**20)),
+            [(1, 2, 2)],
+            "brings the pools' rows and columns to 1048577; at most 1048576",
+        ),
         (Affine("a", (), "", None, None), [()], "needs a channel dimension"),
         (Add("a", (), ""), [(1, 6), (6, 1)], r"adds \[1, 6\] and \[6, 1\]"),
         (Concat("c", (), "", 1), [(2, 3), (3, 2)], "differ in more than dimension 1"),
@@ -123,6 +128,14 @@ def test_shapes(node, sources, expected):
 def test_misfits_are_refused(node, sources, message):
     with pytest.raises(PackedFileError, match=f"node '{node.name}' .*{message}"):
         shape_of(node, *sources)
+
+
+def test_windows_of_all_pools_count_together():
+    """10,000 pools of a file that is small would each list as many."""
+    pools = [AdaptivePool2d(f"p{i}", (f"v{i}",), f"v{i + 1}", "max", (1, 2**19 - 1)) for i in range(3)]
+    infer_shapes(Graph("v0", (1, 1, 1), "v2", tuple(pools[:2]), None))
+    with pytest.raises(PackedFileError, match=r"node 'p2' .*rows and columns to 1572864; at most 1048576"):
+        infer_shapes(Graph("v0", (1, 1, 1), "v3", tuple(pools), None))
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,12 @@ def test_linear_layers_on_signs(kernels, shape, batch):
 
 
 @needs_core
-def test_linear_layers_on_signs_of_several_dimensions_count_bits_too(kernels):
+@pytest.mark.parametrize("quantization", [None, {"x": (0.05, 128)}], ids=["float32", "int8"])
+def test_linear_layers_on_signs_of_several_dimensions_count_bits_too(kernels, quantization):
+    """The signs of bytes too, which the layer takes from the bytes."""
     rng = seeded("rows")
     graph, tensors, _ = layer_on_signs(rng, (10, 70), ())
-    graph = dataclasses.replace(graph, input_shape=(3, 5, 70))
+    graph = dataclasses.replace(graph, input_shape=(3, 5, 70), quantization=quantization)
     x = some_inputs(rng, (2, 3, 5, 70))
     assert native.SIGNS in [step.kind for step in make_plan(graph, tensors).steps]
     np.testing.assert_array_equal(Network(graph, tensors, threads=2)(x), reference.run(graph, tensors, x))

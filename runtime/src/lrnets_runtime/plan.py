@@ -123,20 +123,28 @@ class Forms:
 
     def make_rows(self, value: str) -> int:
         """The same for its rows."""
-        *rows, features = self.shapes[value]
-        self.rows[value] = self.plan.image((features, math.prod(rows)), self.entries.get(value))
+        self.rows[value] = self.plan.image(self._rows_of(value), self.entries.get(value))
         return self.rows[value]
 
     def image(self, value: str) -> int:
         if value not in self.images:
-            self.plan.step(native.RESHAPE, self.rows[value], self.make(value), axis=native.FROM_ROWS)
+            self.images[value] = self._reshaped(self.rows[value], self.shapes[value], native.FROM_ROWS)
         return self.images[value]
 
     def as_rows(self, value: str) -> int:
         if value not in self.rows:
-            source = self.images[value]
-            self.plan.step(native.RESHAPE, source, self.make_rows(value), axis=native.TO_ROWS)
+            self.rows[value] = self._reshaped(self.images[value], self._rows_of(value), native.TO_ROWS)
         return self.rows[value]
+
+    def _rows_of(self, value: str) -> Shape:
+        *rows, features = self.shapes[value]
+        return features, math.prod(rows)
+
+    def _reshaped(self, source: int, shape: Shape, axis: int) -> int:
+        """Held as the source is: signs that a layer takes in are still the bytes they are taken from."""
+        target = self.plan.image(shape, self.plan.images[source].entry)
+        self.plan.step(native.RESHAPE, source, target, axis=axis)
+        return target
 
 
 def make_plan(graph: Graph, tensors: Mapping[str, NDArray[Any]]) -> Plan:

@@ -25,12 +25,13 @@ from lrnets_runtime.graph import (
 from lrnets_runtime.reading import LARGEST_SUM
 
 SIDES = ("height", "width")
+MOST_WINDOWS = 2**20  # along the sides of all pools of a graph: each is listed (reference.pool_windows)
 
 
 def infer_shapes(graph: Graph) -> dict[str, Shape]:
     """Shape of each value by name; PackedFileError names the node whose inputs, window or size do not fit."""
     shapes = {graph.input: graph.input_shape}
-    quantized = graph.quantization or {}
+    quantized, windows = graph.quantization or {}, 0
     for node in graph.nodes:
         sources = [shapes[name] for name in node.inputs]
         shape = _output_shape(node, sources)
@@ -40,6 +41,9 @@ def infer_shapes(graph: Graph) -> dict[str, Shape]:
             raise _misfit(node, f"gives {count} elements {list(shape)}; at most {LARGEST} are allowed")
         if node.inputs[0] in quantized and (window := _largest_average(node, sources[0])) * 255 > LARGEST_SUM:
             raise _misfit(node, f"averages {window} bytes; the sum of at most {LARGEST_SUM // 255} fits int32")
+        windows += sum(shape[1:]) if isinstance(node, (Pool2d, AdaptivePool2d)) else 0
+        if windows > MOST_WINDOWS:
+            raise _misfit(node, f"brings the pools' rows and columns to {windows}; at most {MOST_WINDOWS} are allowed")
         shapes[node.output] = shape
     if graph.classes is not None and shapes[graph.output] != (len(graph.classes),):
         raise refuse(
