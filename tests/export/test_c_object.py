@@ -19,7 +19,8 @@ from lrnets_runtime.graph import (
     Reshape,
 )
 
-from lrnets.export.c_code import REQUANTIZED, ROUNDING, c_source
+from lrnets.export.c_code import c_source
+from lrnets.export.c_self_test import REQUANTIZED, ROUNDING
 
 
 def symbols(made: Path, *flags: str) -> set[tuple[str, str]]:

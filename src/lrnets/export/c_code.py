@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from lrnets_runtime import reference
-from lrnets_runtime.graph import AdaptivePool2d, Affine, Conv2d, Graph, Linear, Node, Pool2d, Shape, Softmax, Vector
+from lrnets_runtime.graph import Affine, Conv2d, Graph, Linear, Shape, Vector
 from lrnets_runtime.packing import decode
 from lrnets_runtime.reading import graph_from_json
 from lrnets_runtime.shapes import infer_shapes
@@ -32,6 +31,7 @@ from lrnets.export.c_plan import (
     plan_arena,
     pooled_convolutions,
 )
+from lrnets.export.c_self_test import self_test, test_code
 from lrnets.export.c_text import (
     check_header_name,
     check_name,
@@ -40,7 +40,6 @@ from lrnets.export.c_text import (
     filled,
     identifier,
     initializer,
-    number,
     select,
 )
 from lrnets.export.coding import Array
@@ -49,8 +48,6 @@ from lrnets.export.trace import Traced
 
 TEMPLATE = Path(__file__).with_name("templates") / "network.c"
 DIMENSIONS = {1: "features", 2: "channels, length", 3: "channels, height, width"}
-ROUNDING = 1e-4  # of the largest output: what sums in float32 may differ from exact ones
-REQUANTIZED = 0.05  # the same if such a sum becomes a byte, which may be the next one
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,8 @@ def c_source(
     """C99 for a graph and its tensors, as lrnets_runtime.file.read returns them.
 
     `name` begins all that is public: name_run, NAME_ARENA_BYTES. `example` (*input_shape) is the input of the self-test
-    that -DNAME_TEST compiles. The source includes `header_name`, name.h unless said otherwise.
+    that -DNAME_TEST compiles, or near it (c_self_test.py). The source includes `header_name`, name.h unless said
+    otherwise.
     """
     check_name(name)
     header_name = header_name or f"{name}.h"
@@ -116,13 +114,7 @@ def c_source(
     calls = calls_of(graph, places, names, pooled)
     arena = plan_arena(calls, _sizes(graph, shapes))
     arena_bytes = max(arena.bytes, ALIGNMENT)  # C has no array of nothing
-    expected, tolerance = None, None
-    if example is not None:
-        example = np.asarray(example, np.float32).reshape(graph.input_shape)
-        expected = reference.run(graph, used, example[None])[0]
-        if not (np.isfinite(example).all() and np.isfinite(expected).all()):
-            raise ValueError("the example or the network's output for it is NaN or infinite; give another example")
-        tolerance = _tolerance(graph, expected)
+    test = None if example is None else self_test(graph, used, example)
 
     template = select(TEMPLATE.read_text(), {f"HAS_{need}" for call in calls for need in call.needs})
     parts = [
@@ -132,18 +124,18 @@ def c_source(
         *(_layer(call, step) for step, call in enumerate(calls)),
         _run(name, calls, arena),
     ]
-    if example is not None and expected is not None and tolerance is not None:
-        parts.append(_test(name, example, expected, tolerance))
+    if test is not None:
+        parts.append(test_code(name, test))
     input_shape, output_shape = shapes[graph.input], shapes[graph.output]
     shown = places | {name: places[taken.pool.output] for name, taken in pooled.items()}
     return CSource(
         code="\n".join(parts),
-        header=_header(name, header_name, input_shape, output_shape, arena_bytes, tested=example is not None),
+        header=_header(name, header_name, input_shape, output_shape, arena_bytes, tested=test is not None),
         layers=tuple(_rows(graph, used, shapes, calls, shown)),
         arena_bytes=arena_bytes,
         input_bytes=4 * math.prod(input_shape),
         output_bytes=4 * math.prod(output_shape),
-        tolerance=tolerance,
+        tolerance=None if test is None else test.tolerance,
     )
 
 
@@ -199,27 +191,6 @@ def _rows(
             output_bytes=sizes[node.output] if own else 0,
             room_bytes=rooms.get(places[node.output], 0) if weight is not None else 0,
         )
-
-
-def _tolerance(graph: Graph, expected: Array) -> float:
-    """How far an output may be off: not at all, unless something is summed in float32 on its way."""
-    entries, share = graph.quantization or {}, 0.0
-    rounded = set[str]()
-    for node in graph.nodes:
-        if _sums_floats(node, node.inputs[0] in entries) or not rounded.isdisjoint(node.inputs):
-            rounded.add(node.output)
-            share = max(share, REQUANTIZED if node.output in entries else ROUNDING)
-    if graph.output not in rounded:
-        return 0.0
-    return float(np.float32(share * np.abs(expected).max() + 1e-6))
-
-
-def _sums_floats(node: Node, quantized: bool) -> bool:
-    if isinstance(node, (Conv2d, Linear)):
-        return not quantized or node.weight.coding in ("float32", "levels")
-    if isinstance(node, (Pool2d, AdaptivePool2d)):
-        return node.kind == "average" and not quantized
-    return isinstance(node, Softmax)
 
 
 def _layer_name(call: Call, step: int) -> str:
@@ -298,30 +269,3 @@ void {name}_run(const float *input, float *output, void *arena);
 def _described(shape: Shape) -> str:
     sizes = " x ".join(map(str, shape)) or "1"
     return f"floats: {sizes} ({DIMENSIONS[len(shape)]})" if len(shape) in DIMENSIONS else f"floats: {sizes}"
-
-
-def _test(name: str, example: Array, expected: Array, tolerance: float) -> str:
-    macro = name.upper()
-    return f"""#ifdef {macro}_TEST
-#include <stdio.h>
-
-{constant("test_input", example)}
-{constant("test_expected", expected)}
-int main(void) {{
-    static float arena[{macro}_ARENA_BYTES / sizeof(float)], output[{macro}_OUTPUT_SIZE];
-    const float tolerance = {number(tolerance)};
-    float largest = 0.0f;
-    int32_t i, wrong = 0;
-    {name}_run(test_input, output, arena);
-    for (i = 0; i < {macro}_OUTPUT_SIZE; i++) {{
-        float difference = output[i] - test_expected[i];
-        if (difference < 0.0f) difference = -difference;
-        if (!(difference <= tolerance)) wrong++; /* NaN too */
-        if (difference > largest) largest = difference;
-    }}
-    printf("{name}: %s, largest difference %g, tolerance %g, %ld of %ld outputs wrong\\n", wrong ? "FAILED" : "OK",
-           (double)largest, (double)tolerance, (long)wrong, (long){macro}_OUTPUT_SIZE);
-    return wrong > 0;
-}}
-#endif
-"""

@@ -58,7 +58,7 @@ def calibrate(
     signed: set[str] = set()
     seen = 0
     for x in _arrays(batches, graph):
-        for name, values in _float_values(graph, tensors, x):
+        for name, values in float_values(graph, tensors, x):
             if name in wanted:
                 ranges[name] = max(ranges[name], _range(values, method, percentile, name))
                 if values.min() < 0:
@@ -116,7 +116,7 @@ def _kept_in_float(graph: Graph) -> Iterator[str]:
                 yield node.inputs[0]
 
 
-def _float_values(graph: Graph, tensors: Tensors, x: Array) -> Iterator[tuple[str, Array]]:
+def float_values(graph: Graph, tensors: Tensors, x: Array) -> Iterator[tuple[str, Array]]:
     """Every value for one batch, by the reference, node by node; each is forgotten after its last use."""
     shapes = infer_shapes(graph)
     last_use = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs}
