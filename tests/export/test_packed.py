@@ -12,11 +12,13 @@ import pytest
 import torch
 from export_networks import Branches, Lambda, PreActivation, ResNet, drawn
 from lrnets_runtime import PackedFileError, file, reference
+from lrnets_runtime.graph import Affine, Graph
 from torch import Tensor, nn
 
 import lrnets
 from lrnets.export import PackedReport, Preparation, UnsupportedError, save_packed
 from lrnets.export.fold import fold
+from lrnets.export.packed import packed_layers
 from lrnets.export.trace import trace
 from lrnets.models import mnist_net
 
@@ -87,6 +89,14 @@ def test_tied_weights_count_once(tmp_path: Path) -> None:
     report = save_packed(nn.Sequential(first, nn.ReLU(), second), random(1, 4), tmp_path / "n", float_weights="int8")
     assert [(r.weights, r.weight_bytes) for r in report.layers] == [(16, 16), (0, 0)]
     check_sizes(report)
+
+
+def test_vectors_that_layers_share_count_once() -> None:
+    """Our tracer gives each layer its own; a file from elsewhere may not."""
+    affine = [Affine(f"a{i}", (f"v{i}",), f"v{i + 1}", "s", ("b", "s")[i]) for i in range(2)]
+    tensors = {"s": np.ones(3, np.float32), "b": np.zeros(3, np.float32)}
+    rows = packed_layers(Graph("v0", (3,), "v2", tuple(affine)), tensors)
+    assert [row.bytes for row in rows] == [24, 0]
 
 
 def test_int8_activations(net: nn.Module, tmp_path: Path) -> None:

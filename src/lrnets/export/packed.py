@@ -224,24 +224,29 @@ def _check(outputs: Array, expected: Array, precision: float) -> None:
 
 
 def packed_layers(graph: Graph, tensors: Tensors) -> tuple[PackedLayer, ...]:
-    """What each layer takes in a packed file, in the order of execution."""
+    """What each layer takes in a packed file, in the order of execution; what several share, the first takes."""
     rows, counted = [], set[str]()
+
+    def first_bytes(*names: object) -> int:
+        """Of the tensors among these that no layer had before."""
+        new = {name for name in names if isinstance(name, str)} - counted
+        counted.update(new)
+        return sum(tensors[name].nbytes for name in new)
+
     for node in graph.nodes:
         if not isinstance(node, (Conv2d, Linear, Affine)):
             continue
         weight = None if isinstance(node, Affine) else node.weight
-        tied = weight is None or weight.tensor in counted
-        if weight is not None:
-            counted.add(weight.tensor)
+        weight_bytes = 0 if weight is None else first_bytes(weight.tensor)
         rows.append(
             PackedLayer(
                 name=node.name,
                 kind=node.op,
                 shape=() if weight is None else weight.shape,
                 coding="" if weight is None else weight.coding,
-                weights=0 if weight is None or tied else weight.count,
-                weight_bytes=0 if weight is None or tied else tensors[weight.tensor].nbytes,
-                other_bytes=sum(tensors[name].nbytes for name in (node.scale, node.bias) if isinstance(name, str)),
+                weights=weight.count if weight is not None and weight_bytes else 0,
+                weight_bytes=weight_bytes,
+                other_bytes=first_bytes(node.scale, node.bias),
             )
         )
     return tuple(rows)
