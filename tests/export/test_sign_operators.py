@@ -193,6 +193,21 @@ def test_thresholds_are_exact_where_sums_are_whole() -> None:
     assert np.array_equal(hidden > 0, up.numpy())
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where(x >= torch.tensor(0.0), torch.tensor(1.0), torch.tensor(-1.0)),
+        lambda x: torch.where(x >= 0, torch.ones(4, 6), -torch.ones(3, 1, 1)),
+    ],
+)
+def test_signs_may_be_made_of_tensors(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(2, 3, 4, 6)
+    net = Lambda(lambda x, conv: conv(function(x)), nn.Conv2d(3, 2, 1))
+    assert kinds(net, x) == ["activate", "conv2d"]
+    with torch.no_grad():
+        assert_close(lrnets_runtime.reference.run(*fold(trace(net, x)), x.numpy()), net(x).numpy())
+
+
 def test_constants_for_each_channel_are_affine() -> None:
     shift, x = torch.randn(3, 1, 1), torch.randn(2, 3, 4, 4)
     net = Lambda(lambda x, conv: (conv(x) + shift) * 0.5 * shift + 1, nn.Conv2d(3, 3, 1))
@@ -224,6 +239,9 @@ def test_products_and_means() -> None:
         (lambda x: torch.where(x >= 0, 1.0, 0.0), "aten.where .* comparisons only as"),
         (lambda x: torch.where(x >= 0.5, 1.0, -1.0), "aten.ge .* anything but 0"),
         (lambda x: torch.where(x >= 0, x, 2 * x), "aten.where .* comparisons only as"),
+        (lambda x: torch.where(x >= 0, torch.ones(6), torch.arange(6.0)), "aten.where .* comparisons only as"),
+        (lambda x: torch.where(x >= 0, torch.ones(3, 1, 1, 1, 1), -1.0), "aten.where"),
+        (lambda x: torch.where(x >= torch.arange(6.0), 1.0, -1.0), "aten.ge .* anything but 0"),
         (lambda x: x * x.mean((0,)), "aten.mean"),
         (lambda x: x + torch.arange(6.0), "constant of shape .6,.*one for each channel"),
         (lambda x: x.repeat_interleave(2, 2), "aten.repeat_interleave|aten"),

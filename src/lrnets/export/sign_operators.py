@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from lrnets_runtime.graph import Activate, Activation, Conv2d, Linear
+from torch import Tensor
 
 from lrnets.export import operators
 from lrnets.export.builder import Builder, Call, Condition, Value
@@ -16,7 +17,7 @@ from lrnets.export.operators import Lowering
 
 def at_least(b: Builder, call: Call) -> Condition:
     """x >= 0, of which the sign is made."""
-    if not (isinstance(call["other"], (int, float)) and call["other"] == 0):
+    if not _is_all(call["other"], 0):
         call.refuse("with anything but 0", SIGNS_ONLY)
     return Condition(call.value("self"))
 
@@ -24,10 +25,17 @@ def at_least(b: Builder, call: Call) -> Condition:
 def sign(b: Builder, call: Call) -> Value:
     """where(x >= 0, 1, -1)."""
     condition = call["condition"]
-    chosen = [float(c) if isinstance(c, (int, float)) else c for c in (call["self"], call["other"])]
-    if not isinstance(condition, Condition) or chosen != [1.0, -1.0]:
+    chosen = _is_all(call["self"], 1) and _is_all(call["other"], -1)
+    if not isinstance(condition, Condition) or not chosen or condition.value.shape != call.shape:
         call.refuse(remedy=SIGNS_ONLY)
     return b.emit(Activate, call.name, (condition.value,), call.shape, activation=Activation("sign"))
+
+
+def _is_all(constant: object, number: float) -> bool:
+    """Whether it is this number, or a tensor of nothing else."""
+    if isinstance(constant, Tensor):
+        return bool((constant == number).all())
+    return isinstance(constant, (int, float)) and constant == number
 
 
 def size(b: Builder, call: Call) -> Value:
