@@ -26,7 +26,7 @@ def make_folder(root: Path, *, classes: int = 3, train: int = 8, val: int = 4, s
     for part, count in (("train", train), ("val", val)):
         for label in range(classes):
             folder = root / part / f"class{label:02d}"
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             for number in range(count):
                 noise = pixels(1000 * label + number + 500 * (part == "val"), side, side + 4)
                 blend = 0.7 * pixels(label, side, side + 4) + 0.3 * noise

@@ -75,6 +75,9 @@ def test_mean_and_deviation_are_numpys_and_are_computed_once(root, monkeypatch):
     (root / "train/class00/0.JPEG").unlink()  # another list
     with pytest.raises(TypeError):
         ImageFolder(root, **SMALL)
+    make_folder(root, side=20)  # the same names again, other pictures
+    with pytest.raises(TypeError):
+        ImageFolder(root, **SMALL)
     assert not list(root.rglob(".*"))  # nothing is written to the data
 
 

@@ -51,7 +51,7 @@ class ShardList:
         return file.read(self.sizes[image])
 
     def fingerprint(self) -> str:
-        return digest(self.keys, self.labels)
+        return digest(self.keys, self.labels.numpy(), self.sizes)
 
 
 @lru_cache(maxsize=2 * TOGETHER)
@@ -69,7 +69,7 @@ def list_shards(root: Path, part: str, report: Report) -> ShardList:
     """The images of all shards of a part; where they are is found out once and kept."""
     files = shard_files(root, part)
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    stamp = digest(np.array([os.fsencode(name) for name, _, _ in stats]), torch.tensor([s[1:] for s in stats]))
+    stamp = digest(np.array([os.fsencode(name) for name, _, _ in stats]), np.array([s[1:] for s in stats]))
     content = once(root, f"shards-{part}-{stamp}.npz", lambda: _index(files, report))
     with np.load(io.BytesIO(content), allow_pickle=False) as kept:
         found = {name: kept[name] for name in ("keys", "labels", "shards", "offsets", "sizes")}
