@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from samples import everything
@@ -34,6 +37,17 @@ def test_load_and_call(path, batch):
     np.testing.assert_array_equal(network(batch[0]), y[0])  # a single sample gives a single result
     assert network(batch[:0]).shape == (0, 3)
     assert "int8 activations" in repr(network)
+
+
+@pytest.mark.parametrize("activations", ["int8", "float32"])
+def test_copies_compute_the_same(path, batch, activations):
+    network = load(path, threads=1, activations=activations)
+    y, copies = network(batch), (copy.deepcopy(network), pickle.loads(pickle.dumps(network)))
+    del network
+    for again in copies:
+        assert (again.threads, again.activations, again.kernels) == (1, activations, load(path).kernels)
+        np.testing.assert_array_equal(again(batch), y)
+    assert load(path, kernels="reference").__reduce__()[0].keywords["kernels"] == "reference"
 
 
 def test_array_likes(path, batch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -64,8 +65,13 @@ class Network:
         self.graph = graph if self.activations == "int8" else dataclasses.replace(graph, quantization=None)
         self.tensors = dict(tensors)
         self._shapes = infer_shapes(self.graph)
-        self.kernels = native.chosen_kernels(kernels)
+        self.kernels, self._asked = native.chosen_kernels(kernels), kernels
         self._native = self._prepare()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, in this process or another, have a part in the C core of their own."""
+        settings: dict[str, Any] = {"threads": self.threads, "activations": self.activations, "kernels": self._asked}
+        return functools.partial(Network, **settings), (self.graph, self.tensors)
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
         """(batch, *input_shape) -> (batch, *output_shape), float32; a sample without a batch gives one without.
