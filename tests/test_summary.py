@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import lrnets
 from lrnets.layers import learn_scales_, set_sharpness
@@ -119,6 +120,8 @@ def test_a_network_that_no_file_can_hold_counts_its_numbers_and_says_why():
     assert result.header_bytes == 0
     assert result.bytes == 9 + 4 * 4 * 5
     assert "operator aten.gelu of module '2' (GELU) is not supported" in result.problem
+    without_batch = lrnets.summary(nn.Sequential(nn.Linear(6, 5), nn.GELU()), (6,))
+    assert "operator aten.gelu of module '1' (GELU) is not supported" in without_batch.problem
     assert str(result).splitlines()[-1].startswith("weights and numbers alone, since it cannot be written as a packed")
     assert "header" not in str(result)
 
@@ -142,15 +145,16 @@ def test_without_a_scale_no_multiplication_is_left_in_a_discrete_layer():
         assert layers["conv2"].bits == 1
 
 
-def test_other_levels_need_more_bits_and_multiplications():
+@pytest.mark.parametrize("levels", [(-2, -1, 0, 1, 2), tuple(range(-10, 11))])
+def test_other_levels_need_more_bits_and_multiplications(levels):
     model = nn.Sequential(nn.Linear(64, 64, bias=False))
-    lrnets.convert_(model, (-2, -1, 0, 1, 2), keep=(), scale=False)
+    lrnets.convert_(model, levels, keep=(), scale=False)
     for net in (model, lrnets.discretize(model)):
         (layer,) = lrnets.summary(net, (1, 64)).layers
         assert layer.bytes == 4096  # a byte each in a packed file
         assert layer.multiplications == 4096
         *_, layer = lrnets.summary(nn.Sequential(nn.GELU(), net), (1, 64)).layers  # which no packed file can hold
-        assert layer.bytes == -(-4096 // 3)  # three of five levels a byte: 125 <= 256
+        assert layer.bytes == 4096  # as if one could
 
 
 def test_transposed_convolutions_count_products_by_input():
@@ -219,7 +223,7 @@ def test_layers_that_take_inputs_without_a_batch_are_packed_as_well(build, size)
 def test_weights_that_are_computed_from_others_are_counted():
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
     pruned = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    nn.utils.prune.l1_unstructured(pruned[0], "weight", 4)
+    prune.l1_unstructured(pruned[0], "weight", 4)
     for model in (normed, pruned):
         assert sum(layer.additions for layer in lrnets.summary(model, (1, 4)).layers) == 16 + 8
 

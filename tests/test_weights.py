@@ -26,7 +26,7 @@ from lrnets.weights import (
     TERNARY,
     Levels,
     as_value_set,
-    levels_in_a_byte,
+    unit_of,
 )
 
 # ---- probabilities, moments, entropy --------------------------------------------------------------------------------
@@ -293,22 +293,14 @@ def test_value_sets_are_values():
 
 
 @pytest.mark.parametrize(
-    ("levels", "in_a_byte"), [(2, 8), (3, 5), (4, 4), (5, 3), (6, 3), (7, 2), (16, 2), (17, 1), (256, 1)]
-)
-def test_levels_in_a_byte_at_known_points(levels, in_a_byte):
-    assert levels_in_a_byte(levels) == in_a_byte
-
-
-def test_a_byte_holds_as_many_levels_as_its_256_values_allow():
-    for levels in range(2, 257):
-        count = levels_in_a_byte(levels)
-        assert levels**count <= 256 < levels ** (count + 1)
-
-
-@pytest.mark.parametrize("levels", [-1, 0, 1, 257])
-def test_levels_that_do_not_fit_a_byte_are_refused(levels):
-    with pytest.raises(ValueError, match=rf"{levels} levels do not fit.*use 2 to 256"):
-        levels_in_a_byte(levels)
+    ("levels", "unit"),
+    [
+        ((-2, -1, 0, 1, 2), 1), ((-4, -2, 2, 4), 2), ((-0.75, 0.5), 0.25), ((0, 0.1, 0.3), 0.1),
+        (tuple(range(-127, 128)), 1), ((-128, 1), None), ((1, math.sqrt(2)), None), ((-1, 0, 1 + 1e-6), None),
+    ],
+)  # fmt: skip
+def test_a_unit_is_found_where_there_is_one(levels, unit):
+    assert unit_of(levels) == (unit if unit is None else pytest.approx(unit))
 
 
 @pytest.mark.parametrize(
@@ -316,12 +308,15 @@ def test_levels_that_do_not_fit_a_byte_are_refused(levels):
     [
         (BINARY, {0: 0, 1: 1, 8: 1, 9: 2, 1000: 125}),
         (TERNARY, {0: 0, 1: 1, 5: 1, 6: 2, 1000: 200, 1001: 201}),
-        (FIVE, {3: 1, 4: 2, 1000: 334}),
-        (POWERS, {2: 1, 3: 2, 1000: 500}),
+        (FIVE, {3: 3, 1000: 1000}),
+        (Levels((-1, 3)), {5: 1, 6: 2}),
+        (Levels((0, 2)), {5: 1, 6: 2}),
+        (Levels(tuple(range(-8, 9))), {3: 3}),
+        (Levels((-math.pi, 0, 1, 2)), {3: 12}),
     ],
     ids=str,
 )
-def test_packed_bytes_are_whole_levels_in_whole_bytes(values, sizes):
+def test_packed_bytes_are_those_of_the_smallest_coding(values, sizes):
     assert {count: values.packed_bytes(count) for count in sizes} == sizes
     for previous, following in pairwise(sorted(sizes)):
         assert values.packed_bytes(previous) <= values.packed_bytes(following)

@@ -19,6 +19,7 @@ from lrnets.weights import Levels, ValueSet, as_value_set, levels_of, signs_by_c
 if TYPE_CHECKING:
     from lrnets.export.packed import PackedLayer
 
+MOST_SHOWN = 16  # levels
 Kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -116,13 +117,22 @@ def summary(model: nn.Module, input_size: Sequence[int] | Tensor) -> Summary:
             float_bytes += 4 * (row.weights + row.others - scales)
     # Linear layers and convolutions of torch take an input without a batch as well; a packed file is for batches.
     written = _written(model, example)
-    if isinstance(written, str) and not isinstance(input_size, Tensor):
-        batched = _written(model, example[None])
-        written = written if isinstance(batched, str) else batched
+    if isinstance(written, str) and not isinstance(input_size, Tensor) and _takes(model, example[None]):
+        written = _written(model, example[None])
     if isinstance(written, str):
         return Summary(tuple(rows), float_bytes, problem=written)
     layers, header = written
     return Summary(_as_written(rows, layers), float_bytes, header)
+
+
+def _takes(model: nn.Module, example: Tensor) -> bool:
+    """Whether the model computes something from it."""
+    try:
+        with evaluating(model), torch.no_grad():
+            model(example)
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return True
 
 
 def _written(model: nn.Module, example: Tensor) -> tuple[Sequence[PackedLayer], int] | str:
@@ -169,8 +179,12 @@ def _summarise(
     plain_sum = values is not None and set(values.levels) <= {-1.0, 0.0, 1.0}
     multiplications = (outputs if scales else 0) if plain_sum else products
     bits = 8 * stored / count if count else 0.0
-    kind, label = type(module).__name__, "float" if values is None else str(values)
+    kind, label = type(module).__name__, "float" if values is None else _label(values)
     return LayerSummary(name, kind, label, count, bits, others, stored + 4 * others, products, multiplications), scales
+
+
+def _label(values: ValueSet) -> str:
+    return str(values) if len(values.levels) <= MOST_SHOWN else f"{len(values.levels)} levels"
 
 
 def _weights_of(module: nn.Module) -> tuple[ValueSet | None, Tensor | None, int]:

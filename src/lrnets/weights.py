@@ -20,6 +20,8 @@ from torch import Tensor
 from lrnets.errors import describe
 
 P_MIN, P_MAX = 0.05, 0.95  # the paper's, section 4.1
+MULTIPLES = 127  # of a unit, that a byte holds on either side of 0
+FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
 class ValueSet(ABC):
@@ -92,8 +94,16 @@ class ValueSet(ABC):
         return self.start(torch.randn(tuple(shape), generator=generator, device=device, dtype=dtype))
 
     def packed_bytes(self, count: int) -> int:
-        """Bytes that `count` weights take in a packed file: whole levels in whole bytes."""
-        return -(-count // levels_in_a_byte(len(self.levels)))
+        """Bytes that `count` weights take in a packed file.
+
+        A bit each for -s and +s, a fifth of a byte for up to one level on each side of 0, a byte for whole multiples of
+        a unit, else four.
+        """
+        if self.levels[0] == -self.levels[-1] and len(self.levels) == 2:
+            return -(-count // 8)
+        if sum(level < 0 for level in self.levels) <= 1 and sum(level > 0 for level in self.levels) <= 1:
+            return -(-count // 5)  # 3^5 = 243
+        return count if unit_of(self.levels) is not None else 4 * count
 
     def _pick(self, index: Tensor, like: Tensor) -> Tensor:
         return torch.tensor(self.levels, dtype=like.dtype, device=like.device)[index]
@@ -309,13 +319,6 @@ def standardize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight / deviation, deviation
 
 
-def levels_in_a_byte(levels: int) -> int:
-    """How many weights of `levels` levels one byte holds: 8 binary, 5 ternary (3^5 = 243), 3 of five, 2 of up to 16."""
-    if not 2 <= levels <= 256:
-        raise ValueError(f"{levels} levels do not fit a packed byte; use 2 to 256 levels")
-    return int(math.log(256) / math.log(levels) + 1e-9)
-
-
 def _below(p: Tensor, generator: torch.Generator | None) -> Tensor:
     """Events of probability p, elementwise: always at p = 1, never at p = 0."""
     return torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
@@ -333,7 +336,7 @@ def _check_probability_limits(p_min: float, p_max: float) -> None:
         )
 
 
-def levels_of(weight: Tensor, most: int = 16) -> tuple[float, ...] | None:
+def levels_of(weight: Tensor, most: int = 2 * MULTIPLES + 1) -> tuple[float, ...] | None:
     """The few values a layer's weights take, in rising order, or None if there are more than `most`.
 
     A layer so small that its weights could not repeat each value twice is no discrete layer.
@@ -347,6 +350,18 @@ def levels_of(weight: Tensor, most: int = 16) -> tuple[float, ...] | None:
     if not 2 <= found.numel() <= min(most, flat.numel() // 2) or not torch.isfinite(found).all():
         return None
     return tuple(found.tolist())
+
+
+def unit_of(levels: Sequence[float], precision: float = FLOAT32_EPS) -> float | None:
+    """The largest u for which all levels are whole multiples k u with |k| up to 127, or None.
+
+    A level l times a scale was rounded once, and so was the largest, from which u is found: hence the tolerance.
+    """
+    exact = torch.tensor(levels, dtype=torch.float64)
+    units = exact.abs().max() / torch.arange(1, MULTIPLES + 1)
+    off = (exact[:, None] / units).round().mul_(units).sub_(exact[:, None]).abs_()  # (levels, units)
+    fitting = (off <= precision * exact.abs()[:, None]).all(0)
+    return float(units[fitting][0]) if fitting.any() else None
 
 
 def signs_by_channel(weight: Tensor) -> ValueSet | None:

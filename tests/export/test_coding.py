@@ -32,6 +32,7 @@ def draw(levels: list[float], shape: tuple[int, ...]) -> Tensor:
         ([-2, -1, 0, 1, 2], "int8"),
         ([-1, -1 / 3, 1 / 3, 1], "int8"),
         ([-7, -3.5, 0.5, 7], "int8"),
+        (list(range(-12, 13)), "int8"),
         ([0.1, 0.27182, 1], "float32"),
     ],
 )

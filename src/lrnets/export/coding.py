@@ -9,12 +9,12 @@ import torch
 from lrnets_runtime import packing
 from torch import Tensor
 
-from lrnets.weights import levels_of
+from lrnets.weights import MULTIPLES as INT8_MAX
+from lrnets.weights import levels_of, unit_of
 
 Array: TypeAlias = np.ndarray
 Tensors: TypeAlias = dict[str, Array]
 Coding: TypeAlias = Literal["binary", "ternary", "levels", "float32", "int8"]
-INT8_MAX = 127
 
 
 class Coded(NamedTuple):
@@ -44,7 +44,7 @@ def recognise(weight: Tensor) -> Coded:
     negative, positive = [one for one in found if one < 0], [one for one in found if one > 0]
     if len(negative) == len(positive) == 1:
         return Coded("levels", np.sign(exact).astype(np.int8), None, (negative[0], positive[0]))
-    unit = _unit_of_levels(weight)
+    unit = unit_of(found, torch.finfo(weight.dtype).eps) if found else None
     if unit is not None:
         return Coded("int8", np.rint(exact / unit).astype(np.int8), _scale_vector(unit, len(exact)))
     return Coded("float32", exact.astype(np.float32), None)
@@ -72,19 +72,3 @@ def _scale_vector(scale: Array | float, channels: int) -> Array | None:
     vector = np.broadcast_to(np.asarray(scale, dtype=np.float64).reshape(-1), (channels,)).copy()
     vector[vector == 0] = 1.0
     return None if np.all(vector == 1) else vector
-
-
-def _unit_of_levels(weight: Tensor) -> float | None:
-    """The u for which all levels are whole multiples k u with |k| up to 127, or None.
-
-    A level l times a scale was rounded once, and so was the largest, from which u is found: hence the tolerance.
-    """
-    found = levels_of(weight)
-    if found is None:
-        return None
-    levels = np.array(found)
-    units = np.abs(levels).max() / np.arange(1, INT8_MAX + 1)
-    multiples = np.rint(levels[:, None] / units)  # (levels, units)
-    close = np.abs(multiples * units - levels[:, None]) <= torch.finfo(weight.dtype).eps * np.abs(levels)[:, None]
-    fitting = np.flatnonzero(close.all(axis=0))
-    return float(units[fitting[0]]) if fitting.size else None
