@@ -144,7 +144,7 @@ def test_what_is_no_image_is_refused_by_name(tmp_path):
     assert "cut.npy: is no .npy array" in refused(brightest(), tmp_path / "cut.npy")
     (tmp_path / "x.gif").touch()
     assert "x.gif: neither a picture (.png, .jpg, .jpeg) nor a .npy array" in refused(brightest(), tmp_path / "x.gif")
-    assert "there is no array at" in refused(brightest(), tmp_path / "gone.npy")
+    assert "there is no image or array at" in refused(brightest(), tmp_path / "gone.npy")
     (tmp_path / "empty").mkdir()
     assert "empty has no .png, .jpg, .jpeg or .npy file" in refused(brightest(), tmp_path / "empty")
 
@@ -158,7 +158,9 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 def test_files_are_taken_as_given_and_folders_by_name(tmp_path):
     for name in ("b.npy", "a.JPEG", "c.txt"):
         (tmp_path / name).touch()
-    assert find_images([tmp_path / "z.png", tmp_path]) == [tmp_path / name for name in ("z.png", "a.JPEG", "b.npy")]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/z").touch()
+    assert find_images([tmp_path / "more/z", tmp_path]) == [tmp_path / name for name in ("more/z", "a.JPEG", "b.npy")]
 
 
 def test_the_table(tmp_path):
@@ -181,7 +183,7 @@ def test_the_command_prints_a_table_or_json(tmp_path, capsys):
     assert found["image"] == str(tmp_path / "x.npy")
     assert found["top"] == [{"class": "top right", "probability": pytest.approx(0.999, abs=1e-3)}]
     assert main(["run", str(model), str(tmp_path / "gone.npy")]) == 1
-    assert "lrnets run: there is no array at" in capsys.readouterr().err
+    assert "lrnets run: there is no image or array at" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "x.npy"), str(tmp_path / "x.npy")]) == 1
     assert "no packed network" in capsys.readouterr().err
     assert main(["run", str(model), str(tmp_path / "x.npy"), "--threads", "0"]) == 1

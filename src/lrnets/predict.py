@@ -71,8 +71,10 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             if not inside:
                 raise FileNotFoundError(f"{path} has no {', '.join(PICTURES)} or .npy file; name another folder")
             found += inside
-        else:
+        elif path.exists():
             found.append(path)
+        else:
+            raise FileNotFoundError(f"there is no image or array at {str(path)!r}; check the path")
     return found
 
 
@@ -126,8 +128,6 @@ def _load_array(path: Path) -> NDArray[Any]:
     """An array as it lies in its file: nothing is unpickled, and nothing read that is not there."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no array at {str(path)!r}; check the path") from None
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path}: is no .npy array that can be read ({error}); write it with numpy.save") from error
     if not isinstance(array, np.ndarray):  # several, as numpy.savez writes them

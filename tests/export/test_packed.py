@@ -194,9 +194,13 @@ def test_nothing_is_left_behind_when_it_fails(net: nn.Module, tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_network_that_is_nan_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_is_infinite_is_refused(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    nn.init.constant_(net.weight, 3e38)
     with pytest.raises(RuntimeError, match="nan off"):
-        save_packed(nn.Linear(2, 2), torch.full((1, 2), float("nan")), tmp_path / "n")
+        save_packed(net, torch.full((1, 2), 100.0), tmp_path / "n")
+    with pytest.raises(ValueError, match="the example input holds numbers that are NaN or infinite"):
+        save_packed(net, torch.full((1, 2), float("nan")), tmp_path / "n")
     assert not list(tmp_path.iterdir())
 
 
@@ -218,6 +222,10 @@ def test_wrong_arguments_are_refused(net: nn.Module, tmp_path: Path) -> None:
         save_packed(net, x, path, calibration=[x])
     with pytest.raises(FileNotFoundError, match=r"there is no folder .* create it first"):
         save_packed(net, x, tmp_path / "none" / "net")
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file to write"):
+        save_packed(net, x, tmp_path)
+    with pytest.raises(TypeError, match=r"classes must be a list of names, got '0123456789' \(str\)"):
+        save_packed(net, x, path, classes="0123456789")
     model = mnist_net()
     lrnets.convert_(model)
     with pytest.raises(UnsupportedError, match="discretize it first"):

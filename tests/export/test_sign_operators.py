@@ -222,6 +222,7 @@ def test_products_and_means() -> None:
     x = torch.randn(2, 3, 4, 6)
     for function, nodes in [
         (lambda x: x * x.mean((2, 3), keepdim=True), ["adaptive_pool2d", "multiply"]),
+        (lambda x: x * x.mean((2, 3))[:, :, None, None], ["adaptive_pool2d", "multiply"]),
         (lambda x: x.mean(1, keepdim=True) * x, ["conv2d", "multiply"]),
         (lambda x: x.mean(1), ["conv2d", "reshape"]),
         (lambda x: x.mean(2), ["reshape", "conv2d", "reshape"]),
@@ -243,6 +244,8 @@ def test_products_and_means() -> None:
         (lambda x: torch.where(x >= 0, torch.ones(3, 1, 1, 1, 1), -1.0), "aten.where"),
         (lambda x: torch.where(x >= torch.arange(6.0), 1.0, -1.0), "aten.ge .* anything but 0"),
         (lambda x: x * x.mean((0,)), "aten.mean"),
+        (lambda x: x[:, 1:], r"aten.slice .* from shape \(3, 4, 6\) to \(2, 4, 6\)"),
+        (lambda x: x[:1], "aten.slice .* the batch must stay the first dimension"),
         (lambda x: x + torch.arange(6.0), "constant of shape .6,.*one for each channel"),
         (lambda x: x.repeat_interleave(2, 2), "aten.repeat_interleave|aten"),
     ],

@@ -49,8 +49,8 @@ def make_demo(
     `activations` of a run are int8 unless said otherwise, calibrated on its training data; a packed file's are its own,
     or "float32". A run with an `own` model, data and transforms is given them as `run` was.
     """
-    require_tools()
     source = source_checked(source)
+    require_tools()
     target = folder_checked(out or (source.with_suffix(".html") if source.is_file() else source / "demo.html"))
     with tempfile.TemporaryDirectory(prefix="lrnets-demo-") as name:
         folder, error, examples = Path(name), None, list[Example]()

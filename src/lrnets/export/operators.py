@@ -198,7 +198,7 @@ def reshape(b: Builder, call: Call) -> Value:
 
 
 def identity(b: Builder, call: Call) -> Value:
-    """What leaves the numbers alone: copies, memory formats, dropout in eval mode."""
+    """What leaves the numbers alone: copies, memory formats, dropout in eval mode, the whole of a dimension (`:`)."""
     if call.arguments.get("train"):
         call.refuse("in training mode", "give F.dropout training=self.training, or leave it out")
     x = call.value("self" if "self" in call.arguments else "input")
@@ -242,7 +242,7 @@ LOWERINGS: dict[str, Lowering] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), reshape),
     **dict.fromkeys(
         ("clone", "alias", "detach", "contiguous", "to", "_to_copy", "expand", "lift_fresh_copy", "dropout",
-         "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
+         "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "slice"),
         identity,
     ),
 }  # fmt: skip

@@ -110,6 +110,8 @@ def save_packed(
     run, before it gets its name: a wrong file is never left behind.
     """
     target = folder_checked(path)
+    if isinstance(classes, str):
+        raise TypeError(f"classes must be a list of names, got {describe(classes)}; ['{classes}'] is a list of one")
     prepared = prepare(net, example_input, activations, calibration, float_weights)
     graph = replace(prepared.graph, preparation=preparation, classes=None if classes is None else tuple(classes))
     return write_packed(prepared._replace(graph=graph), target)
@@ -177,8 +179,10 @@ def check_choices(activations: Any, calibration: Any, float_weights: Any) -> Non
 
 
 def folder_checked(path: str | os.PathLike[str]) -> Path:
-    """The path, if its folder is there."""
+    """The path, if its folder is there and it can be a file."""
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{str(target)!r} is a folder; name a file to write, in it or elsewhere")
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"there is no folder {str(target.parent)!r} to write {target.name!r} to; create it first"

@@ -64,6 +64,8 @@ def _check_arguments(net: Any, example: Any) -> None:
         raise UnsupportedError(
             f"an input of shape {tuple(example.shape)} is not supported; use one of {', '.join(RANKS.values())}"
         )
+    if not torch.isfinite(example).all():
+        raise ValueError("the example input holds numbers that are NaN or infinite; give an ordinary one")
     parameters = list(inspect.signature(net.forward).parameters.values())
     needed = [
         p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
