@@ -5,8 +5,9 @@ and scales that learn. Its scales are fitted to the float weights, since no batc
 
 The text is Python's own language reference (pydoc_data.topics, half a million characters), which every Python has. All
 networks have the same budget: half of the steps train one float network; then the float one goes on, and copies of it
-go on as LR-nets and as BitNet. Embeddings, norms and the last layer stay in float. What is measured is the loss on
-the last tenth of the text, in bits a character: of discrete networks, never of the stochastic one.
+go on as LR-nets and as BitNet (its weights alone: activations stay float in all). Embeddings, norms and the last layer
+stay in float. What is measured is the loss on the last tenth of the text, in bits a character: of discrete networks,
+never of the stochastic one.
 
     python examples/characters.py                        # about four minutes on one core
     python examples/characters.py --seeds 2 --steps 2000 --width 128 --layers 4
@@ -149,10 +150,11 @@ def fit(
     return changed
 
 
+@torch.no_grad()
 def signs(model: nn.Module) -> Tensor:
     """The most probable level of every discrete weight, one after the other; of a float network none."""
     weights = [cast(Tensor, layer.weight) for _, layer in twins(model)]
-    return torch.cat([torch.empty(0), *(weight.detach().sign().flatten() for weight in weights)])
+    return torch.cat([torch.empty(0), *(weight.sign().flatten() for weight in weights)])
 
 
 @torch.no_grad()

@@ -136,6 +136,28 @@ def test_a_shared_module_is_converted_once_and_stays_shared():
     assert isinstance(model.a, lrnets.LRLinear)
 
 
+@pytest.mark.parametrize("name", ["a", "b.1", "b", "*.1"])
+@pytest.mark.parametrize("as_function", [True, False])
+def test_a_rule_may_name_a_shared_module_by_any_of_its_names(name, as_function):
+    def shared() -> nn.Sequential:
+        model = nn.Sequential()
+        model.a = nn.Linear(6, 6)
+        model.b = nn.Sequential(nn.ReLU(), model.a)
+        model.c = nn.Linear(6, 2)
+        return model
+
+    seen = []
+
+    def rule(alias, module):
+        seen.append(alias)
+        return alias in (name, {"b": "b.1", "*.1": "b.1"}.get(name))
+
+    chosen = rule if as_function else name
+    assert lrnets.convert_(shared(), keep=chosen).converted == ["c"]
+    assert lrnets.convert_(shared(), only=chosen).converted == ["a"]
+    assert seen == (["a", "b.1", "c"] * 2 if as_function else [])
+
+
 def test_tied_weights_stay_tied_and_are_drawn_once():
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
     model[1].weight = model[0].weight
@@ -163,6 +185,19 @@ class OwnForward(nn.Linear):
         return super().forward(x) + 1
 
 
+class Gained(nn.Linear):
+    """A factor that a hook, say, multiplies with."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.gain = nn.Parameter(torch.ones(sizes[1]))
+
+
+def with_part(layer: nn.Module, name: str, part: nn.Module | torch.Tensor) -> nn.Module:
+    layer.register_buffer(name, part) if isinstance(part, torch.Tensor) else layer.add_module(name, part)
+    return layer
+
+
 def pruned(layer: nn.Module) -> nn.Module:
     prune.l1_unstructured(layer, "weight", 0.5)
     return layer
@@ -175,6 +210,9 @@ def pruned(layer: nn.Module) -> nn.Module:
         (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), "parametrised"),
         (lambda: pruned(nn.Linear(4, 4)), "computed from other parameters"),
         (lambda: OwnForward(4, 4), "own way"),
+        (lambda: Gained(4, 4), "Gained has gain of its own; tell convert_ what it computes with lrnets.register_layer"),
+        (lambda: with_part(nn.Conv2d(2, 2, 1), "mask", torch.ones(2)), "Conv2d has mask of its own"),
+        (lambda: with_part(nn.Linear(4, 4), "after", nn.ReLU()), "Linear has after of its own"),
         (lambda: nn.Bilinear(4, 4, 4), "Bilinear has no discrete twin"),
         (lambda: nn.ConvTranspose1d(4, 4, 2), "ConvTranspose1d has no discrete twin"),
         (lambda: nn.MultiheadAttention(4, 2), "MultiheadAttention"),

@@ -2,15 +2,20 @@
 
 import copy
 import gc
+import math
 import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import relu
 
 import lrnets
 from lrnets.layers import LRLayer, learn_scales_
+from lrnets.methods import METHODS
+from lrnets.methods.gumbel import GumbelLinear
+from lrnets.plain import filled
 
 
 def stochastic(values="ternary", **arguments) -> nn.Sequential:
@@ -180,13 +185,13 @@ def test_update_bn_mends_a_drawn_network():
     torch.testing.assert_close(net[1](after_conv), expected, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("loader", [[], [torch.ones(4, 3), "no tensor"]])
+@pytest.mark.parametrize("loader", [[], [torch.ones(4, 3), "no tensor"], [torch.tensor([[1.0, 2, float("inf")]] * 4)]])
 def test_a_failing_update_bn_brings_the_old_statistics_back(loader):
     net = nn.Sequential(nn.BatchNorm1d(3)).eval()
     net(torch.randn(8, 3))
     net[0].running_mean.fill_(7)
     before = copy.deepcopy(net.state_dict())
-    with pytest.raises((ValueError, AttributeError)):
+    with pytest.raises((ValueError, TypeError)):
         lrnets.update_bn(net, loader)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values()))
     assert net[0].momentum == 0.1
@@ -272,3 +277,142 @@ def test_update_bn_leaves_a_norm_that_no_batch_reaches_as_it_was():
     assert (net.spare.running_mean == 7).all()
     assert net.spare.num_batches_tracked == 3
     torch.testing.assert_close(net.used.running_mean, x.mean(0))
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.home])
+def test_a_layer_without_numbers_is_named_whatever_its_method(method):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    lrnets.convert_(model, method=method)
+    before = torch.get_rng_state()
+    carrier = next(p for name, p in model[0].named_parameters() if p.dim() == 2)
+    with torch.no_grad():
+        carrier[0, :3] = math.nan
+        carrier[1, 0] = math.inf  # decided, which is allowed
+    for mode in ("sample", "mode"):
+        with pytest.raises(ValueError, match=r"layer '0': 3 of \d+ .* are NaN.* earlier checkpoint.* learning rate"):
+            lrnets.discretize(model, mode)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Rectified(lrnets.LRLinear):
+    """A layer with an activation of its own."""
+
+    def forward(self, input):
+        return relu(super().forward(input))
+
+
+class RectifiedGumbel(GumbelLinear):
+    """One of another method."""
+
+    def forward(self, input):
+        return relu(super().forward(input))
+
+
+class RectifiedPlain(nn.Linear):
+    def forward(self, input):
+        return relu(super().forward(input))
+
+
+class Answered(Rectified):
+    """It says what it becomes."""
+
+    def to_plain(self, levels, bias):
+        return filled(RectifiedPlain, self, self.scaled(levels), bias)
+
+
+def test_a_layer_that_computes_something_of_its_own_is_not_drawn_as_torchs():
+    for kind in (Rectified, RectifiedGumbel):
+        with pytest.raises(ValueError, match=rf"layer '0': {kind.__name__} has a forward of its own.*to_plain"):
+            lrnets.discretize(nn.Sequential(kind(3, 2)))
+    model, x = nn.Sequential(Answered(3, 2)).eval(), torch.randn(5, 3)
+    torch.testing.assert_close(lrnets.discretize(model, "mode")(x), relu(x @ model[0].weight.T + model[0].bias))
+
+
+class Own(LRLayer):
+    """A layer of another kind, which names what it stands for."""
+
+    plain = nn.Linear
+
+    def __init__(self, *sizes):
+        super().__init__(nn.Linear(*sizes, device="meta"), "ternary", True, None, None)
+
+    def forward(self, input):
+        return self._compute(input)
+
+
+def test_a_layer_of_a_new_kind_answers_for_itself():
+    model, x = nn.Sequential(Own(4, 3)).eval(), torch.randn(2, 4)
+    assert torch.equal(lrnets.discretize(model, "mode")(x), model(x))
+
+
+def test_what_a_forward_pass_has_left_behind_is_copied_as_a_number():
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = lrnets.LRLinear(4, 3)
+            self.register_buffer("last", None)
+
+        def forward(self, x):
+            y = self.layer(x)
+            self.aux, self.last = y.mean(), y
+            return y
+
+    model = Remembering()
+    model(torch.ones(2, 4))
+    net = lrnets.discretize(model)
+    assert (net.aux.requires_grad, net.last.requires_grad) == (False, False)
+    assert net.aux.item() == model.aux.item()
+    assert torch.equal(net.last, model.last)
+    net.aux.add_(1)
+    assert net.aux.item() != model.aux.item()
+    assert model.aux.grad_fn is not None
+    assert lrnets.select_best(model, lambda net: net.aux, draws=2).net.aux.item() == model.aux.item()
+
+
+@pytest.mark.parametrize(
+    ("batch", "came"),
+    [
+        ({"x": torch.ones(4, 3)}, "is a dict; give tensors"),
+        (np.ones((4, 3)), "is a ndarray; give tensors"),
+        (["text"], "is a list that begins with str"),
+        ((), "is a tuple; give tensors"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_update_bn_names_what_is_no_batch(batch, came):
+    net = nn.Sequential(nn.BatchNorm1d(3))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(TypeError, match=f"batch 2 of the loader {came}"):
+        lrnets.update_bn(net, [torch.ones(4, 3), batch])
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values()))
+
+
+def test_update_bn_refuses_a_tensor_for_a_loader_and_numbers_that_are_no_count():
+    net = nn.BatchNorm1d(3)
+    with pytest.raises(TypeError, match=r"got a tensor of shape \(8, 3\); pass \[tensor\]"):
+        lrnets.update_bn(net, torch.randn(8, 3))
+    for batches, shown in ((True, r"True \(bool\)"), (2.0, r"2.0 \(float\)"), ("2", r"'2' \(str\)")):
+        with pytest.raises(ValueError, match=f"whole number of at least 1, got {shown}"):
+            lrnets.update_bn(net, [torch.randn(8, 3)], batches=batches)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_update_bn_names_the_norm_whose_statistics_are_not_finite(value):
+    net = nn.Sequential(nn.Identity(), nn.BatchNorm1d(3))
+    x = torch.randn(8, 3)
+    x[0, 1] = value
+    with pytest.raises(ValueError, match=r"norm '1': the statistics of 1 of 3 channels .* after 2 batches"):
+        lrnets.update_bn(net, [torch.randn(8, 3), x])
+    assert net[1].running_mean.tolist() == [0, 0, 0]
+
+
+def test_arguments_of_other_types_are_named():
+    with pytest.raises(TypeError, match=r"discretize takes a torch.nn.Module, got 3 \(int\)"):
+        lrnets.discretize(3)
+    with pytest.raises(TypeError, match=r"generator must be a torch.Generator or None, got 3 \(int\)"):
+        lrnets.discretize(stochastic(), generator=3)
+    with pytest.raises(TypeError, match=r"select_best takes a torch.nn.Module, got None \(NoneType\)"):
+        lrnets.select_best(None, float, draws=2)
+    for score, shown in ((None, r"None \(NoneType\)"), ("good", r"'good' \(str\)")):
+        with pytest.raises(TypeError, match=rf"score\(net\) must return a number, .*got {shown}"):
+            lrnets.select_best(stochastic(), lambda net, score=score: score, draws=2)

@@ -72,5 +72,8 @@ def test_drawn_networks_make_an_ensemble_that_moves_and_saves_like_any_module():
 def test_an_empty_ensemble_and_an_unknown_average_are_refused():
     with pytest.raises(ValueError, match="at least one"):
         lrnets.Ensemble([])
+    with pytest.raises(TypeError, match="got one Sequential; pass a list of networks"):
+        lrnets.Ensemble(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+    assert len(lrnets.Ensemble(nn.ModuleList([nn.Linear(1, 1)])).nets) == 1
     with pytest.raises(ValueError, match="'median'"):
         lrnets.Ensemble([nn.Linear(1, 1)], average="median")

@@ -142,11 +142,16 @@ def test_sampling_changes_none_of_its_inputs(which):
         assert torch.equal(tensor, old)
 
 
-def test_second_derivatives_are_refused_rather_than_wrong():
+@pytest.mark.parametrize("loss", [torch.square, lambda z: z], ids=["square", "linear"])
+@pytest.mark.parametrize("wanted", ["x", "logits", "bias"])
+def test_second_derivatives_are_refused_rather_than_wrong(wanted, loss):
+    """Of a linear loss, too, whose own gradient is a constant; beside a term that has second derivatives."""
     case = make_case("dense", TERNARY)
-    (gradient,) = torch.autograd.grad(case.sample().square().sum(), case.logits, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        gradient.sum().backward()
+    leaf = getattr(case, wanted)
+    (gradient,) = torch.autograd.grad(loss(case.sample()).sum(), leaf, create_graph=True)
+    torch.testing.assert_close(gradient, torch.autograd.grad(loss(case.by_autograd()).sum(), leaf)[0], **REORDERED)
+    with pytest.raises(RuntimeError, match="layers with random weights have no second derivatives"):
+        (gradient.sum() + case.logits.square().sum()).backward()
 
 
 # ---- against real weight draws --------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,6 +120,30 @@ def test_eval_computes_with_the_likeliest_weights_and_not_with_their_mean():
 
 
 @every_kind
+@every_value_set
+def test_a_weight_whose_logits_are_no_numbers_is_none(kind, values):
+    layer, x = example(kind, values=values)
+    before = layer.eval()(x)
+    with torch.no_grad():
+        layer.weight_logits[-1].flatten()[0] = math.nan
+    weight = layer.weight.detach().flatten()
+    assert weight.isnan().tolist() == [True] + [False] * (weight.numel() - 1)
+    wrong = layer(x).isnan()
+    assert wrong.any()
+    if kind is not LRLinear:  # where the kernel's first place meets padding or nothing, the weight has no say
+        return
+    assert torch.equal(wrong[:, 1:], torch.zeros_like(wrong[:, 1:]))
+    assert torch.equal(layer(x)[:, 1:], before[:, 1:])
+
+
+def test_infinite_logits_are_decided_ones():
+    layer = LRLinear(2, 1, values="binary", scale=False)
+    with torch.no_grad():
+        layer.logits.copy_(torch.tensor([[math.inf, -math.inf]]))
+    assert layer.eval().weight.tolist() == [[1, -1]]
+
+
+@every_kind
 def test_eval_passes_gradients_to_input_and_bias_but_not_to_logits(kind):
     layer, x = example(kind)
     x.requires_grad_()
@@ -175,3 +201,39 @@ def test_integer_input_is_refused_with_its_dtype_and_a_remedy(kind, changes, dty
         layer.train(training)(x.to(dtype))
     assert str(dtype) in str(error.value)
     assert "x.float()" in str(error.value)
+
+
+@every_kind
+@pytest.mark.parametrize("training", [True, False])
+def test_an_input_of_another_dtype_is_refused_as_torch_does_unless_autocast_is_on(kind, training):
+    layer, x = example(kind, dtype=torch.float32)
+    layer.train(training)
+    own = kind.plain(*EXAMPLES[kind][0])
+    for other in (torch.float64, torch.bfloat16):
+        with pytest.raises(RuntimeError):
+            own(x.to(other))
+        with pytest.raises(RuntimeError) as error:
+            layer(x.to(other))
+        if training:
+            assert all(word in str(error.value) for word in (str(other), "torch.float32", ".to("))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x.bfloat16()).dtype == torch.bfloat16
+
+
+# ---- what is warned of ----------------------------------------------------------------------------------------------
+
+
+def test_a_weight_read_where_it_could_be_meant_to_learn_is_warned_of_at_that_line():
+    layer = LRLinear(3, 2)
+    with pytest.warns(UserWarning, match=r"LRLinear.weight, .*no gradient for the logits") as caught:
+        assert not layer.weight.requires_grad
+    assert Path(caught[0].filename).name == Path(__file__).name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(torch.ones(1, 3))
+        with torch.no_grad():
+            assert layer.weight.shape == (2, 3)
+        layer.eval()
+        assert layer.weight.shape == (2, 3)
+        layer.train().logits.requires_grad_(False)
+        assert layer.weight.shape == (2, 3)

@@ -121,6 +121,14 @@ def test_a_fitted_scale_is_the_least_squares_one(kind, values):
     assert errors[0] <= errors[1] + 1e-12  # equal where nothing is clipped
 
 
+def test_a_scale_is_not_fitted_to_weights_that_are_all_0_in_the_mean():
+    """p_min = 0.8 of five levels is a share of 5/4 0.8 = 1 for the uniform distribution: nothing is left to fit."""
+    own = nn.Linear(6, 5)
+    assert LRLinear.from_plain(own, (-2, -1, 0, 1, 2), True, 0.8, 0.9).scale > 0
+    with pytest.raises(ValueError, match=r"p_min=0.8 and p_max=0.9 the mean of all 30 weights is 0.* scale=True"):
+        LRLinear.from_plain(own, (-2, -1, 0, 1, 2), "fitted", 0.8, 0.9)
+
+
 def test_a_scale_that_is_none_is_refused():
     own = nn.Linear(2, 1)
     with pytest.raises(ValueError, match=r"scale must be True, False or 'fitted', got 'best' \(str\)"):

@@ -44,6 +44,19 @@ def test_functional_gradients_equal_those_of_backward(kind):
     assert_same(gradients, loss_gradients(layer, seeded(layer, x)), **REORDERED)
 
 
+def test_functional_second_derivatives_are_refused():
+    layer, x = example(LRLinear)
+    parameters = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
+
+    def penalty(parameters):
+        first = torch.func.grad(lambda p: torch.func.functional_call(layer, p, x).sum())(parameters)
+        return sum(gradient.square().sum() for gradient in first.values())
+
+    assert penalty(parameters) > 0
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.func.grad(penalty)(parameters)
+
+
 def small_network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(

@@ -121,6 +121,23 @@ def test_a_logit_decay_that_is_none_is_refused(decay):
         lrnets.param_groups(net(), lr=0.1, logit_decay=decay)
 
 
+@pytest.mark.parametrize("name", ["lr", "logit_lr", "weight_decay", "logit_decay"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-0.1, ValueError), (float("nan"), ValueError), (float("inf"), ValueError), ("0.1", TypeError), (True, TypeError)],
+)
+def test_every_rate_of_a_group_is_checked(name, value, error):
+    with pytest.raises(error, match=f"^{name} must be a .*number.*, got '?{value}"):
+        lrnets.param_groups(net(), **{"lr": 0.1, name: value})
+
+
+def test_a_learning_rate_may_be_a_tensor_and_a_weight_of_a_penalty_no_text():
+    rate = torch.tensor(0.1)
+    assert lrnets.param_groups(net(), lr=rate)[0]["lr"] is rate
+    with pytest.raises(TypeError, match=r"beta must be a number, got 'a' \(str\)"):
+        lrnets.penalty(net(), beta="a")
+
+
 def test_parameter_groups_without_own_rate_frozen_parameters_or_empty_groups():
     model = net()
     model[0].logits.requires_grad_(False)

@@ -37,6 +37,10 @@ class Ensemble(nn.Module):
         super().__init__()
         if average not in ("probabilities", "logits"):
             raise ValueError(f"average must be 'probabilities' or 'logits', got {describe(average)}")
+        if not isinstance(nets, nn.ModuleList) and isinstance(nets, nn.Module):  # nn.Sequential gives its layers
+            raise TypeError(
+                f"an ensemble takes several networks, got one {type(nets).__name__}; pass a list of networks"
+            )
         self.nets = nn.ModuleList(nets)
         if not len(self.nets):
             raise ValueError(

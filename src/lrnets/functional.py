@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lrnets.blocks import BLOCK, in_blocks, works_in_blocks
 from lrnets.noise import is_long, noise_blocks, standard_normal_like
@@ -123,21 +122,30 @@ def local_reparameterization(
     """
     check_input(x)
     device, dtype = x.device.type, x.dtype
-    can_autocast = torch.amp.is_autocast_available(device)  # not on the meta device, for one
-    if can_autocast and torch.is_autocast_enabled(device) and dtype != torch.float64:  # as torch's layers do
+    if _autocasts(device) and dtype != torch.float64:  # as torch's layers do
         dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False) if can_autocast else nullcontext():
+    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
         return _Sample.apply(
             x, logits, bias, scale, sharpness, noise, generator, values, linear_map, dtype, variance_floor, natural
         )[0]
 
 
-def check_input(x: Tensor) -> None:
-    """Refuse what no layer with real weights can take."""
+def check_input(x: Tensor, dtype: torch.dtype | None = None) -> None:
+    """Refuse what no layer with real weights can take; with `dtype`, all but that, unless autocast makes up for it."""
     if not x.is_floating_point():
         raise TypeError(
             f"the input is {x.dtype}; a layer with discrete weights takes floating point, so pass x.float()"
         )
+    if dtype not in (None, x.dtype) and not _autocasts(x.device.type):
+        raise RuntimeError(
+            f"the input is {x.dtype}, the layer's logits are {dtype}; pass x.to({dtype}), or take the model .to() the "
+            "input's, or train under torch.autocast"
+        )
+
+
+def _autocasts(device: str) -> bool:
+    """Whether autocast is on; not on the meta device, for one."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 @dataclass(frozen=True)
@@ -200,11 +208,19 @@ class _Sample(torch.autograd.Function):
         ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad, _):
-        """Eq. 5: dL/dmu = dL/dz dm/dmu and dL/dsigma^2 = dL/dz eps / (2 v) dv^2/dsigma^2; dL/dh by way of both."""
         if grad is None:
             return (None,) * 12
+        gradients = _Sample.gradients(ctx, grad)
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return gradients
+        # A graph of the backward pass is wanted, as torch.func.grad always does: it may be had, but not followed.
+        return tuple(None if g is None else _FirstOrder.apply(g, grad, *ctx.saved_tensors) for g in gradients)
+
+    @staticmethod
+    @torch.no_grad()
+    def gradients(ctx, grad):
+        """Eq. 5: dL/dmu = dL/dz dm/dmu and dL/dsigma^2 = dL/dz eps / (2 v) dv^2/dsigma^2; dL/dh by way of both."""
         x, logits, scale, sharpness, eps_by_v = ctx.saved_tensors
         weights = ScaledWeights(ctx.values, sharpness, scale, ctx.natural)
         unscaled = replace(weights, scale=None)
@@ -249,6 +265,30 @@ class _Sample(torch.autograd.Function):
             grad_scale = grad_scale.to(scale.dtype)
         grad_of_bias = torch.cat(grad_bias).to(ctx.bias_dtype) if for_bias else None
         return (grad_x, grad_logits, grad_of_bias, grad_scale, *(None,) * 8)
+
+
+class _FirstOrder(torch.autograd.Function):
+    """A gradient as it is, and an error where it is differentiated again, by any of the tensors it depends on.
+
+    (Torch's once_differentiable takes a gradient for a constant wherever that of the output is one.)
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient, *depends_on):
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError(
+            "layers with random weights have no second derivatives; put the model into eval mode for a loss that "
+            "needs those of its input, or leave out create_graph=True"
+        )
 
 
 def _add_noise(

@@ -7,6 +7,7 @@ validated is what is deployed. Either way every weight is multiplied by the laye
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -92,8 +93,20 @@ class LRLayer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The most probable weights, scaled: what `eval()` computes with."""
-        return self.scaled(self.values.mode(self.weight_logits))
+        """The most probable weights, scaled: what `eval()` computes with; NaN where the logits are.
+
+        They have no gradient for the logits: nothing that is computed from them in training (a tied decoder, a penalty
+        of one's own) teaches the logits anything. Reading them there, with gradients on, is warned of.
+        """
+        learning = self.training and self.logits.requires_grad and torch.is_grad_enabled()
+        if learning and not torch.compiler.is_compiling():
+            warnings.warn(
+                f"{type(self).__name__}.weight, the most probable weights, has no gradient for the logits; call the "
+                "layer itself where they are to learn, and read its weight under torch.no_grad() or in eval mode",
+                stacklevel=2,
+            )
+        logits = self.weight_logits
+        return self.scaled(self.values.mode(logits).masked_fill(logits.isnan().any(0), math.nan))
 
     @property
     def whole_scale(self) -> Tensor | None:
@@ -106,6 +119,7 @@ class LRLayer(nn.Module):
         return levels if scale is None else levels * scale
 
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
+        functional.check_input(x, self.logits.dtype)
         return functional.local_reparameterization(
             x, self._raw_logits, self.bias, self.values, linear_map, scale=self.whole_scale, sharpness=self.sharpness,
             generator=self.generator, variance_floor=self.variance_floor, natural=self.natural,
@@ -135,6 +149,12 @@ class LRLayer(nn.Module):
         start = twin.values.start(standard, p_min, p_max)
         if scale == "fitted":
             mean = twin.values.mean(start)
+            largest = max(map(abs, twin.values.levels))
+            if not mean.is_meta and mean.abs().amax() <= 4 * torch.finfo(mean.dtype).eps * largest:
+                raise ValueError(
+                    f"with p_min={p_min} and p_max={p_max} the mean of all {mean.numel()} weights is 0, so no scale "
+                    "fits; bring p_min nearer to 0 and p_max nearer to 1, or take scale=True"
+                )
             deviation = deviation * (standard * mean).sum() / mean.square().sum()
         logits = start.flatten(0, 1).to(weight.dtype)
         if weight.dim() == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last):

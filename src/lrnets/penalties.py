@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lrnets.errors import describe
 from lrnets.layers import lr_layers
 from lrnets.methods.twin import AnyTwin, Twin, carrying_parameters, twins
 from lrnets.weights import at_least_float32
@@ -20,10 +22,7 @@ def penalty(model: nn.Module, *, probability_decay: float = 0.0, beta: float = 0
     beta * sum p (1 - p), which for more than two values is beta * sum 1/2 sum_k p_k (1 - p_k).
     """
     for name, weight in (("probability_decay", probability_decay), ("beta", beta)):
-        if not 0 <= weight < float("inf"):
-            raise ValueError(
-                f"{name} must be a finite number of at least 0, got {weight}; the paper uses 1e-11 and 1e-6"
-            )
+        _check(name, weight, "the paper uses 1e-11 and 1e-6")
     if (probability_decay or beta) and any(layer.natural for _, layer in lr_layers(model)):
         raise ValueError(
             "the model has natural gradients (set_natural), to which the derivatives of probability_decay and beta "
@@ -56,8 +55,10 @@ def param_groups(
     1 - lr * logit_decay each step. Adam, NAdam and RAdam do so by a group's `decoupled_weight_decay`, AdamW always; SGD
     and others add it to the gradient, as they do with any weight decay.
     """
-    if not 0 <= logit_decay < float("inf"):
-        raise ValueError(f"logit_decay must be a finite number of at least 0, got {logit_decay}; 0.05 is one to try")
+    _check("lr", lr, "0.01 is one to try")
+    _check("logit_lr", lr if logit_lr is None else logit_lr, "None takes lr")
+    _check("weight_decay", weight_decay, "0 is none")
+    _check("logit_decay", logit_decay, "0.05 is one to try")
     carrying = {id(p): layer for _, layer in twins(model) for p in carrying_parameters(layer)}
     carrying_lr = lr if logit_lr is None else logit_lr
     groups: dict[str, dict[str, Any]] = {
@@ -72,6 +73,15 @@ def param_groups(
     if logit_decay:
         groups["logits"]["decoupled_weight_decay"] = True
     return [{"name": name, **group} for name, group in groups.items() if group["params"]]
+
+
+def _check(name: str, number: Any, example: str) -> None:
+    """Refuse what is no rate; a learning rate may be a tensor, as torch's optimisers take one."""
+    is_number = isinstance(number, (Real, Tensor)) and not isinstance(number, bool)
+    if not is_number:
+        raise TypeError(f"{name} must be a number, got {describe(number)}; {example}")
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{name} must be a finite number of at least 0, got {number}; {example}")
 
 
 def _group(parameter: nn.Parameter, layer: AnyTwin | None) -> str:

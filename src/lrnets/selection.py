@@ -93,6 +93,11 @@ def _obstacle(module: nn.Module, kind: type[nn.Module]) -> str | None:
     forward_methods = ("forward", "_conv_forward")
     if any(getattr(type(module), m, None) is not getattr(kind, m, None) or m in vars(module) for m in forward_methods):
         return f"{type(module).__name__} computes in its own way"
+    parts = {**module._parameters, **module._buffers, **module._modules}
+    own = [name for name, part in parts.items() if part is not None and name not in ("weight", "bias")]
+    if own:
+        has = f"{type(module).__name__} has {', '.join(own)} of its own"
+        return f"{has}; tell convert_ what it computes with lrnets.register_layer"
     return None
 
 
@@ -103,11 +108,14 @@ def reasons_to_keep(
     why = dict(found.obstacles)
     names = list(found.layers)
     linear = [name for name in names if isinstance(found.plain(name), nn.Linear)]
+    aliases: dict[int, list[str]] = {}  # a shared module has several names
+    for name, module in model.named_modules(remove_duplicate=False):
+        aliases.setdefault(id(module), []).append(name)
     if only is not None:
-        selected = _matches("only", only, found.layers)
+        selected = _matches("only", only, found.layers, aliases)
         why.update({name: "not among those to convert" for name in names if name not in selected and name not in why})
     if keep is not None:
-        why.update({name: "kept" for name in _matches("keep", keep, found.layers) if name not in why})
+        why.update({name: "kept" for name in _matches("keep", keep, found.layers, aliases) if name not in why})
     elif only is None and linear:
         why.setdefault(linear[-1], "the classifier: the last linear layer")
     if keep_first and names:
@@ -142,15 +150,16 @@ def _owner(parameter: str, model: nn.Module, found: Found) -> nn.Module:
     return owner
 
 
-def _matches(argument: str, rule: Rule, layers: dict[str, nn.Module]) -> set[str]:
-    """Names of the layers a rule means."""
+def _matches(argument: str, rule: Rule, layers: dict[str, nn.Module], aliases: dict[int, list[str]]) -> set[str]:
+    """First names of the layers a rule means by any of their names; `aliases` has these by a module's id."""
+    names = {name: aliases[id(module)] for name, module in layers.items()}
     if callable(rule):
-        return {name for name, module in layers.items() if rule(name, module)}
+        return {name for name, module in layers.items() for alias in names[name] if rule(alias, module)}
     chosen: set[str] = set()
     for pattern in rule if isinstance(rule, Iterable) and not isinstance(rule, str) else [rule]:
         if not isinstance(pattern, str):
             raise TypeError(f"{argument} takes names, globs or a function f(name, module), got {describe(pattern)}")
-        matched = {name for name in layers if _covers(pattern, name)}
+        matched = {name for name in layers if any(_covers(pattern, alias) for alias in names[name])}
         if not matched:
             raise ValueError(f"{argument}={pattern!r} matches no layer; the layers are {', '.join(layers) or 'none'}")
         chosen |= matched

@@ -1,5 +1,6 @@
 """Expectation backpropagation against its published equations in plain loops, and against exact posteriors."""
 
+import copy
 import itertools
 import math
 
@@ -286,6 +287,26 @@ def test_half_precision_and_autocast_keep_the_variance():
         torch.testing.assert_close(layer(x), layer(x.float()))
     exact = layer(x.bfloat16().float())
     torch.testing.assert_close(layer(x.bfloat16()).float(), exact, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [ExpectationLinear, ExpectationConv2d])
+def test_layers_in_half_precision_train_as_those_of_float32_that_round_to_them(kind, dtype):
+    sizes, shape = ((40, 3), (5, 40)) if kind is ExpectationLinear else ((4, 3, 2), (5, 4, 3, 3))
+    torch.manual_seed(0)
+    layer, x = kind(*sizes).to(dtype), torch.randn(shape).to(dtype)
+    wide = copy.deepcopy(layer).float()
+    u, exact = layer(x), wide(x.float())
+    assert u.dtype == dtype
+    rounding = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 4 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(u.float(), exact, **rounding)
+    y = torch.ones_like(u)
+    for one, z in ((layer, u), (wide, exact)):
+        (-log_evidence(z, y.to(z.dtype))).backward()
+        assert one.logits.grad.dtype == one.logits.dtype
+    for name, parameter in wide.named_parameters():
+        given = layer.get_parameter(name).grad.float()
+        assert (given - parameter.grad).norm() < 8 * torch.finfo(dtype).eps * parameter.grad.norm(), name
 
 
 def test_other_weights_and_other_targets_are_refused():

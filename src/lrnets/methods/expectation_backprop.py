@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ def log_evidence(u: Tensor, y: Tensor) -> Tensor:
             f"targets must be -1 or +1 and of shape {tuple(u.shape)}, got shape {tuple(y.shape)} with values from "
             f"{y.min().item():g} to {y.max().item():g}; for class labels use 2 * one_hot(labels, classes) - 1"
         )
-    return torch.special.log_ndtr(u * y).sum()
+    return torch.special.log_ndtr(at_least_float32(u * y)).sum()
 
 
 class ProbabilisticSign(Sign):
@@ -122,9 +122,11 @@ class ExpectationLayer(LRLayer):
         functional.check_input(x)
         device = x.device.type
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+            given = x, self.weight_logits[0], self.bias, self.whole_scale
+            wide, logits, bias, scale = (None if t is None else at_least_float32(t) for t in given)
             return standardized_preactivation(
-                at_least_float32(x), self.weight_logits[0], self.bias, linear_map, binary_input=self.binary_input,
-                scale=self.whole_scale, variance_floor=self.variance_floor,
+                cast(Tensor, wide), cast(Tensor, logits), bias, linear_map, binary_input=self.binary_input,
+                scale=scale, variance_floor=self.variance_floor,
             ).to(x.dtype)  # fmt: skip
 
     @classmethod
