@@ -218,7 +218,7 @@ def _train(args: argparse.Namespace) -> None:
     from lrnets.training.allocator import keep_freed_memory
     from lrnets.training.amx import avoid_broken_amx
     from lrnets.training.denormals import flushed_denormals
-    from lrnets.training.hardware import Hardware
+    from lrnets.training.hardware import Hardware, is_first_process
     from lrnets.training.pipeline import run
     from lrnets.training.recipe import load_recipe
     from lrnets.training.results import results_header, results_rows
@@ -227,12 +227,16 @@ def _train(args: argparse.Namespace) -> None:
     settings = [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
     recipe = load_recipe(args.recipe, settings)
     folder = RunFolder(args.out or Path("runs") / recipe.name / str(recipe.seed))
+    resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
+    if is_first_process():
+        folder.require(recipe, resume)  # before data are brought
+    if args.init is not None and not args.init.is_file() and not folder.weights_file("float").exists():
+        raise FileNotFoundError(f"--init: there is no file {str(args.init)!r}; check the path")
     fetch(recipe.data, args.data_dir)  # does nothing if the files are there
     keep_freed_memory()
     if "16" in args.precision and avoid_broken_amx():  # 16-mixed is bf16-mixed on a CPU
         print("this machine names AMX and cannot run it: products in bfloat16 are computed without", file=sys.stderr)
     hardware = Hardware.here(args.devices, args.nodes, args.precision)
-    resume = args.resume or (args.start_or_resume and folder.recipe_file.exists())
     with flushed_denormals():
         results = run(
             recipe,

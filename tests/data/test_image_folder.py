@@ -1,9 +1,13 @@
 """Image folders: what is found, what is refused, one mean and deviation, and the same bits from any workers."""
 
+import os
 import shutil
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +16,9 @@ from image_files import encoded, make_folder, pixels
 from PIL import Image
 
 from lrnets.data import Batches, ImageFolder, load, stratified
-from lrnets.data.disk_split import DamagedImageWarning
+from lrnets.data.disk_split import PIECE, Damaged, DamagedImageWarning
 from lrnets.data.image_folder import images_a_second
+from lrnets.data.image_list import FileList
 from lrnets.data.once import once
 
 SMALL = {"size": 8, "resize": 12, "valid_size": 6, "workers": 0}
@@ -72,6 +77,13 @@ def test_mean_and_deviation_are_numpys_and_are_computed_once(root, monkeypatch):
     given = ImageFolder(root, **SMALL, mean=(0.4, 0.5, 0.6), deviation=(0.1, 0.2, 0.3)).transforms.train
     x = given(torch.full((1, 3, 1, 1), 51, dtype=torch.uint8)).flatten()
     torch.testing.assert_close(x, torch.tensor([-2.0, -1.5, -4 / 3]))
+    with monkeypatch.context() as patched:
+        patched.setattr("lrnets.data.statistics.FORMAT", 2)  # images are decoded otherwise
+        with pytest.raises(TypeError):
+            ImageFolder(root, **SMALL)
+    os.utime(root / "train/class00/0.JPEG", ns=(0, 0))  # another picture of the same size
+    with pytest.raises(TypeError):
+        ImageFolder(root, **SMALL)
     (root / "train/class00/0.JPEG").unlink()  # another list
     with pytest.raises(TypeError):
         ImageFolder(root, **SMALL)
@@ -162,6 +174,31 @@ def test_damaged_images_are_named_and_left_out_up_to_a_share(root):
         ImageFolder(root, **SMALL)  # noticed when mean and deviation are computed, before anything is trained
 
 
+def test_a_disk_that_fails_is_asked_again_and_is_no_damage(root, monkeypatch):
+    data = ImageFolder(root, **SMALL)
+    expected, _ = everything(data.train)
+    read, failed = FileList.read, set()
+
+    def stumble(images, image):
+        if image not in failed:
+            failed.add(image)
+            raise OSError(5, "Input/output error")
+        return read(images, image)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileList, "read", stumble)
+        assert torch.equal(everything(data.train)[0], expected)
+    assert not data.train.damaged.reasons
+    path = Path(data.train.images.name(int(data.train.index[3])))
+    path.unlink()
+    with pytest.warns(DamagedImageWarning, match="No such file"):
+        everything(replace(data.train, damaged=Damaged(24, 0.5)))
+    path.mkdir()  # nobody can read that, whoever they are
+    for workers in (0, 2):
+        with pytest.raises(OSError, match=rf"^{path} cannot be read, tried twice \(Is a directory\); see to its disk"):
+            everything(replace(data.train, workers=workers))
+
+
 def test_other_files_are_passed_over(root):
     before = ImageFolder(root, **SMALL)
     (root / "train/class00/list.txt").write_text("no image")
@@ -217,6 +254,7 @@ def test_folders_that_cannot_be_meant_are_refused(root, change, message):
         ({"damaged_share": 2}, "damaged_share must be a number from 0 to below 1, got 2"),
         ({"workers": -1}, r"workers must be .* at least 0, got -1"),
         ({"valid_size": 24}, "24 .*validation examples of 24"),
+        ({"class_count": 4}, "images has 3 classes and the network 4; --set classes=3, or name another folder"),
     ],
 )
 def test_impossible_options_are_refused(root, options, message):
@@ -235,7 +273,31 @@ def test_load_finds_the_folder_and_tells_where_it_looked(root, tmp_path):
         load("mnist", tmp_path, size=3)
 
 
+@dataclass
+class Clockwork:
+    """A split that takes a second of its own clock for each group."""
+
+    workers: int = 0
+    seconds = 0.0
+
+    def __len__(self) -> int:
+        return 10
+
+    def take(self, groups, noise):
+        for group in groups:
+            Clockwork.seconds += 1
+            yield torch.empty(len(group)), group % 10
+
+
+@pytest.mark.parametrize("workers", [1, 170, 200, 1000])
+def test_any_number_of_workers_can_be_measured(monkeypatch, workers):
+    monkeypatch.setattr("lrnets.data.image_folder.time", SimpleNamespace(perf_counter=lambda: Clockwork.seconds))
+    for seconds in (0, 5):
+        assert images_a_second(Clockwork(), workers=workers, seconds=seconds) == PIECE
+
+
 def test_the_pace_of_decoding_is_measured(root):
     data = ImageFolder(root, **SMALL)
     assert images_a_second(data.train, seconds=0.05) > 1
+    assert images_a_second(data.train, workers=2, seconds=0.05) > 1
     assert "18 images of 3 classes to train on, 6 to choose on, 8 pixels" in data.about()

@@ -1,6 +1,7 @@
 """Tar files: the folder's images, each process its own shards, and files that are not as they should be."""
 
 import io
+import os
 import tarfile
 
 import pytest
@@ -94,6 +95,14 @@ def test_workers_read_shards_too_and_the_index_is_made_once(tmp_path, monkeypatc
     for (x, y), (u, v) in zip(Batches(alone.train, 4, shuffle=True), Batches(others.train, 4, shuffle=True)):
         assert torch.equal(x, u)
         assert torch.equal(y, v)
+    monkeypatch.undo()
+    monkeypatch.setenv("LRNETS_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr("lrnets.data.statistics._measure", None)
+    assert ImageFolder(tmp_path / "out", **SMALL).transforms == alone.transforms
+    os.utime(tmp_path / "out/train-000004.tar", ns=(0, 0))  # other pictures under the same names, of the same sizes
+    with pytest.raises(TypeError):
+        ImageFolder(tmp_path / "out", **SMALL)
+    monkeypatch.setattr("lrnets.data.shards._index", None)
     (tmp_path / "out/train-000004.tar").unlink()
     with pytest.raises(TypeError):  # another set of files has another index
         list_shards(tmp_path / "out", "train", silent)

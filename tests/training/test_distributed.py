@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lrnets.training.hardware import Hardware
+from lrnets.training.metrics import read_epochs
+from lrnets.training.run_folder import RunFolder
 
 TWO = Hardware(devices=2, accelerator="cpu", precision="64-true")  # Lightning starts the second process
 TORCHRUN = Hardware(devices=2, accelerator="cpu")
@@ -24,6 +26,7 @@ import torch
 torch.set_num_threads(1)
 from safetensors.torch import save_file
 from pathlib import Path
+from lrnets.training import module
 from lrnets.training.module import Stage
 import digit_runs, test_distributed
 
@@ -33,13 +36,19 @@ def noting(stage):
     seeds.append(torch.initial_seed())
 Stage.on_train_epoch_start = noting
 
+validated, probabilities = [], module.probabilities
+def noting_images(net, split, transform):
+    validated.append(len(split))
+    return probabilities(net, split, transform)
+module.probabilities = noting_images
+
 folder, model = Path({folder!r}), test_distributed.network()
 results = digit_runs.train(
     folder / "run", test_distributed.{recipe}(), model=model, hardware=test_distributed.{hardware}
 )
 rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
 save_file({{name: t.clone() for name, t in model.state_dict().items()}}, folder / f"{{rank}}.safetensors")
-(folder / f"{{rank}}.json").write_text(json.dumps({{"seeds": seeds, "results": results}}))
+(folder / f"{{rank}}.json").write_text(json.dumps({{"seeds": seeds, "results": results, "validated": validated}}))
 """
 
 
@@ -84,6 +93,9 @@ def test_a_float_run_of_two_processes_is_that_of_one_with_the_whole_batch(tmp_pa
             torch.testing.assert_close(state[name], expected, rtol=1e-8, atol=1e-8)
     assert first["results"]["test_error"] == results["test_error"]
     assert second["results"] == {}
+    assert first["validated"] == second["validated"] == [150, 150]  # 300 images after each of two epochs, shared out
+    together, by_one = (read_epochs(RunFolder(tmp_path / run), "float") for run in ("run", "alone"))
+    assert [row["valid_error"] for row in together] == [row["valid_error"] for row in by_one]
 
 
 def test_an_lr_run_under_torchrun_converges_and_its_processes_agree(tmp_path):

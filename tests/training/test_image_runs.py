@@ -1,5 +1,6 @@
 """Every recipe runs from start to end in a short version, ImageNet's too, on JPEG files made here."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -106,30 +107,42 @@ def test_a_public_checkpoint_starts_a_run_from_the_command_line(tmp_path, images
     arguments = ["train", "imagenet-ternary", "--init", str(tmp_path / "resnet18.pth"), "--data-dir", str(images)]
     arguments += ["--out", str(folder), "--workers", "0", "--start-or-resume", "--set"]
     assert main([*arguments, *short("imagenet-ternary", draws=1)]) == 0
-    told = capsys.readouterr().out
+    told, hint = capsys.readouterr()
+    assert (
+        "is a public checkpoint, give its mean and deviation: --set 'data_options.mean=[0.485, 0.456, 0.406]'" in hint
+    )
     assert "24 images of 12 classes to train on, 12 to choose on, 32 pixels; decoded by 0 workers" in told
     assert "top-5 error" in told
     assert all(torch.equal(source.state_dict()[name], tensor) for name, tensor in state_of(folder).items())
     assert main([*arguments, *short("imagenet-ternary", draws=1)]) == 0  # it is finished: nothing is left to do
-    assert "stochastic network: from" in capsys.readouterr().out
+    told, hint = capsys.readouterr()
+    assert "stochastic network: from" in told
+    assert "public checkpoint" not in hint
+    assert json.loads((folder / "results.json").read_text())["left_out"] == {"train": 0, "valid": 0, "test": 0}
     found = evaluate_run(RunFolder(folder), draws=2, ensembles=(2,), data_dir=str(images), say=lambda text: None)
     assert 0 <= found["networks"]["mode"]["test"]["top5_error"] <= found["networks"]["mode"]["test"]["error"]
     assert "top-5 error %" in evaluation_table(found)
-    assert main(["export", str(folder), "--data-dir", str(images)]) == 0
+    others = make_folder(tmp_path / "others", classes=CLASSES, train=3, val=1, side=40)  # of other colours, a little
+    assert main(["export", str(folder), "--data-dir", str(others)]) == 0
     import lrnets_runtime
 
     graph = lrnets_runtime.load(folder / "network.packed.safetensors").graph
     assert graph.classes[0] == "class00"
     assert graph.preparation.kind == "fixed"
-    assert len(graph.preparation.mean) == 3
+    kept = json.loads((folder / "data.json").read_text())
+    assert graph.preparation.mean == pytest.approx(kept["mean"], rel=1e-6)
+    assert len(kept["mean"]) == 3
     assert graph.preparation.shorter_side == 36
 
 
-def test_a_network_for_another_number_of_classes_is_refused(tmp_path, images, capsys):
+def test_a_network_for_another_number_of_classes_is_refused_before_colours_are_measured(
+    tmp_path, images, capsys, monkeypatch
+):
+    monkeypatch.setattr("lrnets.data.statistics._measure", None)
     arguments = ["train", "imagenet-float", "--out", str(tmp_path / "run"), "--data-dir", str(images), "--workers", "0"]
     settings = ["valid_size=12", "data_options={size: 32, resize: 36}"]
     assert main([*arguments, "--set", *settings]) == 1
-    assert "the data have 12 classes and the recipe's network 1000; --set classes=12" in capsys.readouterr().err
+    assert "has 12 classes and the network 1000; --set classes=12, or name another folder" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert main(["train", "imagenet-float", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]) == 1
     assert "no train folder and no train-*.tar" in capsys.readouterr().err

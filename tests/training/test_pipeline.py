@@ -15,10 +15,11 @@ from digit_runs import network, recipe, short, train
 from safetensors.torch import load_file
 
 from lrnets.layers import lr_layers
+from lrnets.training import load_recipe
 from lrnets.training.examples import load_examples
 from lrnets.training.metrics import read_epochs
-from lrnets.training.module import DivergedError
-from lrnets.training.pipeline import convert_by
+from lrnets.training.module import DivergedError, Stage
+from lrnets.training.pipeline import convert_by, run
 from lrnets.training.recipe import Recipe, recipe_from
 from lrnets.training.run_folder import RunFolder
 
@@ -124,6 +125,40 @@ def test_a_finished_run_can_be_resumed_and_ends_as_before(tmp_path):
     quick = short(epochs=0)
     results = train(tmp_path / "run", quick)
     assert train(tmp_path / "run", quick, resume=True) == results
+    file = tmp_path / "run/recipe.yaml"
+    older = [line for line in file.read_text().splitlines() if "logit_limit" not in line]  # before there was one
+    assert len(older) == len(file.read_text().splitlines()) - 1
+    file.write_text("\n".join(older))
+    assert train(tmp_path / "run", quick, resume=True) == results
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_no_logit_is_beyond_its_limit_after_a_step(tmp_path, monkeypatch, limit):
+    end, largest = Stage.on_train_batch_end, []
+
+    def noting(stage, *others):
+        end(stage, *others)
+        largest.append(max(layer.logits.abs().max().item() for _, layer in lr_layers(stage.model)))
+
+    monkeypatch.setattr(Stage, "on_train_batch_end", noting)
+    train(tmp_path / "run", short(epochs=1, start="random", logit_limit=limit))  # sharpened beyond it all the same
+    assert len(largest) == 1197 // 64
+    assert (max(largest) <= 1) == (limit is not None)
+
+
+def test_what_is_cheap_to_look_at_is_looked_at_before_the_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("lrnets.training.pipeline.load_by", None)  # may take hours
+    chosen, folder = load_recipe("imagenette-float"), RunFolder(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        run(chosen, folder, init=tmp_path / "missing.pth")
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="does not fit"):
+        run(chosen, folder, init=tmp_path / "other.pth")
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        run(chosen, folder, resume=True)
+    folder.write_text("recipe.yaml", chosen.to_yaml())
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        run(chosen, folder)
 
 
 def vars_of(chosen: Recipe) -> dict:

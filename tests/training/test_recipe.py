@@ -5,6 +5,7 @@ import yaml
 
 from lrnets.training import load_recipe, recipe_names
 from lrnets.training.recipe import Sharpen, recipe_from
+from lrnets.training.recipe_difference import settings_difference
 
 
 def test_every_recipe_loads_and_survives_being_written():
@@ -57,6 +58,8 @@ def test_settings_and_own_files(tmp_path):
         ("discrete_stage.sharpen.first=0", ["sharpen.first must be above 0, got 0"]),
         ("discrete_stage={epochs: 1, learn_scale: true}", ["learn_scale needs a scale", "set scale: true as well"]),
         ("discrete_stage.logit_decay=-1", ["logit_decay must be at least 0, got -1"]),
+        ("discrete_stage.logit_limit=0", ["logit_limit must be above 0, got 0"]),
+        ("discrete_stage.logit_limit=.inf", ["logit_limit must be above 0 and finite, got inf"]),
         ("discrete_stage.natural=true", ["those of probability_decay and beta cannot be added", "use logit_decay"]),
         ("discrete_stage.p_min=0.99", ["0 < p_min < p_max < 1"]),
         ("discrete_stage=null", ["needs a discrete_stage"]),
@@ -95,6 +98,10 @@ def test_a_recipe_names_its_method_and_options():
     recipe = load_recipe("mnist-ternary-quick", [*plain, "method=twn", "method_options.per=filter"])
     assert (recipe.method, recipe.method_options) == ("twn", {"per": "filter"})
     assert recipe_from(yaml.safe_load(recipe.to_yaml())) == recipe
+    with pytest.raises(
+        ValueError, match=r"discrete_stage\.logit_limit is for methods with logits .*leave it out for twn"
+    ):
+        load_recipe("mnist-ternary-quick", [*plain, "method=twn", "discrete_stage.logit_limit=4.6"])
     gaussian = load_recipe("mnist-ternary-quick", [*plain, "weights=float", "method=gaussian"])
     assert gaussian.discrete_stage is not None
     with pytest.raises(ValueError, match="by method: gaussian needs a discrete_stage"):
@@ -136,13 +143,30 @@ def test_sharpening_grows_linearly_from_its_start():
 
 def test_the_papers_numbers_stand_in_the_recipes_for_imagenet():
     ternary, binary = load_recipe("imagenet-ternary"), load_recipe("imagenet-binary")
+    in_float = load_recipe("imagenet-float")
+    for recipe in (ternary, binary, in_float):
+        assert (recipe.batch_size, recipe.dropout, recipe.width, recipe.classes) == (256, 0, 1, 1000)
+        assert (recipe.valid_size, recipe.data_options) == (10_000, {})  # of the training images; 224 of 256 pixels
     for recipe, epochs, milestones in ((ternary, 55, (30, 44)), (binary, 65, (50, 60))):
         stage = recipe.discrete_stage
-        assert recipe.batch_size == 256
+        assert (stage.scale, stage.sharpen, stage.start, stage.natural) == (False, None, "pretrained", False)
+        assert (stage.p_min, stage.p_max, stage.logit_lr, stage.logit_decay) == (0.05, 0.95, None, 0)
+        assert stage.schedule == "step"
         assert (stage.epochs, stage.lr, stage.milestones, stage.weight_decay) == (epochs, 0.01, milestones, 1e-5)
         assert stage.keep_first is (recipe is binary)
     assert (ternary.discrete_stage.probability_decay, ternary.discrete_stage.beta) == (1e-12, 0)
     assert (binary.discrete_stage.probability_decay, binary.discrete_stage.beta) == (0, 0)
+    assert (ternary.discrete_stage.logit_limit, binary.discrete_stage.logit_limit) == (None, 4.6)
+    stage = in_float.float_stage  # the paper says nothing of it: the ternary schedule
+    assert (stage.epochs, stage.lr, stage.schedule, stage.milestones) == (55, 0.01, "step", (30, 44))
+    assert (stage.weight_decay, stage.label_smoothing) == (1e-5, 0)
+
+
+def test_words_and_how_many_images_may_be_damaged_are_no_difference():
+    old = load_recipe("imagenette-float")
+    assert settings_difference(old, load_recipe("imagenette-float", ["data_options.damaged_share=0.1", "cost=x"])) == ""
+    other = load_recipe("imagenette-float", ["data_options.size=32"])
+    assert settings_difference(old, other) == "data_options.size: 64 there, 32 asked for"
 
 
 @pytest.mark.parametrize("kind", ["mnist", "cifar10", "imagenet"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import tee
 
 import numpy as np
 import torch
@@ -82,10 +83,11 @@ class DiskSplit:
     def take(self, groups: Iterable[Tensor], noise: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Images, uint8 (g, 3, size, size), and labels (g,) for each group of places; without those that are damaged.
 
-        With `noise` image i is cut and mirrored by mix(noise, i), whichever worker does it.
+        With `noise` image i is cut and mirrored by mix(noise, i), whichever worker does it. Groups may be endless: they
+        are looked at when workers have time for them.
         """
-        numbers = [self.index[group] for group in groups]
-        pieces = [piece for group in numbers for piece in group.split(PIECE)]
+        numbers, ahead = tee(self.index[group] for group in groups)
+        pieces = (piece for group in ahead for piece in group.split(PIECE))
         loader = DataLoader(
             _Decoder(self.images, self.view, noise), batch_size=None, sampler=pieces, collate_fn=_as_it_is,
             num_workers=self.workers, prefetch_factor=AHEAD if self.workers else None,
@@ -93,7 +95,7 @@ class DiskSplit:
         )  # fmt: skip
         decoded = iter(loader)
         for group in numbers:
-            parts = [next(decoded) for _ in group.split(PIECE)]
+            parts = [_unless_lost(next(decoded)) for _ in group.split(PIECE)]
             for _, _, found in parts:
                 self.damaged.note(found)
             images = torch.cat([images for images, _, _ in parts])
@@ -104,27 +106,54 @@ class DiskSplit:
             yield images, torch.cat([labels for _, labels, _ in parts])
 
 
+Piece = tuple[Tensor, Tensor, list[tuple[str, str]]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Decoder(Dataset):
-    """Images of a piece, their labels, and names and reasons of those that cannot be read."""
+    """Images of a piece, their labels, and names and reasons of those that are damaged or gone.
+
+    What ails the disk itself is returned, not raised: a worker's exceptions arrive as the text of a traceback.
+    """
 
     images: ImageList
     view: View
     noise: int | None
 
-    def __getitem__(self, piece: Tensor) -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
+    def __getitem__(self, piece: Tensor) -> Piece | OSError:
         squares = np.empty((len(piece), 3, self.view.size, self.view.size), np.uint8)
         good: list[int] = []
         bad: list[tuple[str, str]] = []
         for image in piece.tolist():
             noise = None if self.noise is None else mix(self.noise, image)
             try:
-                squares[len(good)] = self.view.of(self.images.read(image), noise)
+                squares[len(good)] = self.view.of(_read(self.images, image), noise)
                 good.append(image)
-            except (DamagedImageError, OSError) as error:
+            except (DamagedImageError, FileNotFoundError) as error:
                 bad.append((self.images.name(image), str(error)))
+            except OSError as error:
+                return OSError(
+                    f"{self.images.name(image)} cannot be read, tried twice ({error.strerror or error}); "
+                    "see to its disk and its permissions, then go on"
+                )
         labels = self.images.labels[good] if good else torch.empty(0, dtype=torch.long)
         return torch.from_numpy(squares[: len(good)]), labels, bad
+
+
+def _read(images: ImageList, image: int) -> bytes:
+    """An image's content; a disk that fails gets a second chance, since that is not the image's fault."""
+    try:
+        return images.read(image)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return images.read(image)
+
+
+def _unless_lost(piece: Piece | OSError) -> Piece:
+    if isinstance(piece, OSError):
+        raise piece
+    return piece
 
 
 def _as_it_is(piece: object) -> object:

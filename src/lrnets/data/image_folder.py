@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -26,7 +27,6 @@ from lrnets.errors import describe
 LAYOUT = "train/<class>/* and val/<class>/*, or train-000000.tar ... and val-000000.tar ..."
 COLOURS = 3
 CLASSES_FILE = "classes.txt"
-MEASURED = 1 << 15  # images at most, to see how fast they are decoded
 FEW = 8  # images between two looks at the clock
 
 
@@ -38,6 +38,7 @@ class ImageFolder(Data):
     test set. Colours are standardised by the training set's mean and deviation, computed once, or by those given
     (public checkpoints want mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225)). `workers` processes decode,
     by default as many as there are cores. Damaged images are reported and left out, up to `damaged_share` of all.
+    Where `class_count` is given, another number of classes is refused before anything is computed.
 
     Tar files in webdataset's layout do as well: key.jpg with key.cls, and class names in classes.txt, one a line.
     """
@@ -56,6 +57,7 @@ class ImageFolder(Data):
         deviation: tuple[float, ...] | None = None,
         workers: int | None = None,
         damaged_share: float = 0.01,
+        class_count: int | None = None,
         report: Report | None = None,
     ) -> None:
         if (mean is None) != (deviation is None):
@@ -77,6 +79,11 @@ class ImageFolder(Data):
             everything = self._split(self._list("train", classes, report))
             if not classes:  # shards that name none
                 classes = tuple(map(str, range(int(everything.labels.max()) + 1)))
+            if class_count not in (None, len(classes)):
+                raise ValueError(
+                    f"{self.root} has {len(classes)} classes and the network {class_count}; "
+                    f"--set classes={len(classes)}, or name another folder"
+                )
             train, valid = stratified(everything.labels, valid_size)
             if mean is None or deviation is None:
                 standardize = channel_statistics(everything, self.root, report)
@@ -165,19 +172,19 @@ def find_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
 def images_a_second(split: DiskSplit, *, workers: int = 0, seconds: float = 2.0) -> float:
     """How many training images are decoded in a second, for so long, by so many workers (0: by this process).
 
-    The pieces that workers had time for while they were starting are not counted.
+    The pieces that workers had time for while they were starting are not counted. There is always a next piece, so that
+    as many are under way in the end as in the beginning.
     """
-    places = (torch.arange(MEASURED) % len(split)).split(PIECE if workers else FEW)
-    warm_up = (AHEAD + 1) * workers
-    done, start = 0, time.perf_counter()
-    for piece, (images, _) in enumerate(replace(split, workers=workers).take(places, noise=0), 1):
-        if piece <= warm_up:
-            start = time.perf_counter()
-            continue
-        done += len(images)
-        if time.perf_counter() - start > seconds:
-            break
-    return done / (time.perf_counter() - start)
+    size = PIECE if workers else FEW
+    places = (torch.arange(first, first + size) % len(split) for first in count(step=size))
+    decoded = replace(split, workers=workers).take(places, noise=0)
+    for _ in range((AHEAD + 1) * workers):
+        next(decoded)
+    done, start, passed = 0, time.perf_counter(), 0.0
+    while not done or passed < seconds:
+        done += len(next(decoded)[0])
+        passed = time.perf_counter() - start
+    return done / passed
 
 
 def _require_pillow() -> None:

@@ -17,7 +17,7 @@ from lrnets.data.pictures import SUFFIXES
 from lrnets.data.shuffle import permutation
 from lrnets.data.splits import SPLIT_SEED
 
-SIZED = 1000  # files whose sizes tell new images under old names; a look at a million would take shared disks minutes
+STAMPED = 1000  # files whose sizes and times tell new images under old names; shared disks take minutes for a million
 
 
 class ImageList(Protocol):
@@ -58,12 +58,12 @@ class FileList:
             return file.read()
 
     def fingerprint(self) -> str:
-        sizes = [os.stat(self.name(image)).st_size for image in range(min(SIZED, len(self.files)))]
-        return digest(self.files, self.labels.numpy(), np.array(sizes))
+        stats = [os.stat(self.name(image)) for image in range(min(STAMPED, len(self.files)))]
+        return digest(self.files, self.labels.numpy(), np.array([(s.st_size, s.st_mtime_ns) for s in stats]))
 
 
 def digest(names: np.ndarray, *numbers: np.ndarray) -> str:
-    """A short hash of names and whole numbers, the same on every machine."""
+    """A short hash of names and whole numbers."""
     content = b"\0".join(names.tolist()) + b"".join(array.astype("<i8").tobytes() for array in numbers)
     return hashlib.sha256(content).hexdigest()[:16]
 

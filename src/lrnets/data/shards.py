@@ -41,17 +41,22 @@ class ShardList:
     shards: Tensor
     offsets: np.ndarray  # int64
     sizes: np.ndarray  # int64
+    stamp: str  # of the files: their names, sizes and times
 
     def name(self, image: int) -> str:
         return f"{self.files[int(self.shards[image])]}: {os.fsdecode(self.keys[image])}"
 
     def read(self, image: int) -> bytes:
         file = _opened(self.files[int(self.shards[image])], os.getpid())
-        file.seek(self.offsets[image])
-        return file.read(self.sizes[image])
+        try:
+            file.seek(self.offsets[image])
+            return file.read(self.sizes[image])
+        except OSError:
+            _opened.cache_clear()  # whoever tries again opens it anew: of a disk that came back, old handles are stale
+            raise
 
     def fingerprint(self) -> str:
-        return digest(self.keys, self.labels.numpy(), self.sizes)
+        return self.stamp
 
 
 @lru_cache(maxsize=2 * TOGETHER)
@@ -74,7 +79,7 @@ def list_shards(root: Path, part: str, report: Report) -> ShardList:
     with np.load(io.BytesIO(content), allow_pickle=False) as kept:
         found = {name: kept[name] for name in ("keys", "labels", "shards", "offsets", "sizes")}
     labels, shards = (torch.from_numpy(found.pop(name)) for name in ("labels", "shards"))
-    return ShardList(files, labels=labels, shards=shards, **found)
+    return ShardList(files, labels=labels, shards=shards, stamp=stamp, **found)
 
 
 def _index(files: Sequence[Path], report: Report) -> bytes:

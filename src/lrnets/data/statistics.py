@@ -15,6 +15,7 @@ from lrnets.data.once import once
 from lrnets.data.progress import Report
 
 AT_ONCE = 256  # images
+FORMAT = 1  # of the notes; raise it whenever images are decoded or counted otherwise
 
 
 def channel_statistics(split: DiskSplit, root: Path, report: Report) -> StandardizeChannels:
@@ -23,7 +24,7 @@ def channel_statistics(split: DiskSplit, root: Path, report: Report) -> Standard
     Kept for the data in `root`, this list of images and this view.
     """
     view = split.view
-    name = f"statistics-{view.size}-{view.resize}-{split.images.fingerprint()}.json"
+    name = f"statistics-{FORMAT}-{view.size}-{view.resize}-{split.images.fingerprint()}.json"
     kept = json.loads(once(root, name, lambda: json.dumps(_measure(split, report), indent=1).encode()))
     return StandardizeChannels(tuple(kept["mean"]), tuple(kept["deviation"]))
 

@@ -8,6 +8,8 @@ from pathlib import Path
 KNOWN = {
     "recipe.yaml": "the recipe, defaults written out",
     "environment.json": "versions, machine, commit, command",
+    "data.json": "how images are standardised, and the names of their classes",
+    "damaged.txt": "images that could not be read",
     "results.json": "errors and sizes at the end",
     "evaluation.json": "what `lrnets evaluate` found",
     "cost.json": "what the network costs, for `lrnets table`",

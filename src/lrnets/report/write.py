@@ -61,7 +61,7 @@ def _inputs(found: Found, data_dir: str | None) -> Tensor | None:
     def read() -> Tensor:
         import torch
 
-        data = load_by(recipe, data_dir)
+        data = load_by(recipe, data_dir, folder=found.folder)
         images, _ = next(iter(data.valid.take([torch.arange(min(EXAMPLES, len(data.valid)))])))
         return transforms_of(data, recipe.data).evaluation(images).float()
 

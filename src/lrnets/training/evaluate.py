@@ -22,6 +22,7 @@ from lrnets.errors import describe
 from lrnets.methods.twin import is_random
 from lrnets.summary import Summary, summary
 from lrnets.tables import table
+from lrnets.training.data_notes import require_kept
 from lrnets.training.evaluation import errors_of, mend_norms, probabilities, transforms_of
 from lrnets.training.pipeline import build_network, convert_by, load_by
 from lrnets.training.run_folder import RunFolder, environment
@@ -59,8 +60,10 @@ def evaluate_run(
     weights = ("float",) if recipe.discrete_stage is None else ("stochastic", "drawn")
     require_finished(folder, weights)
     net = build_network(recipe) if model is None else copy.deepcopy(model)
-    data = data or load_by(recipe, data_dir)
-    judge = _Judge(data, transforms or transforms_of(data, recipe.data), recipe.norm_batches)
+    data = data or load_by(recipe, data_dir, folder=folder)
+    transforms = transforms or transforms_of(data, recipe.data)
+    require_kept(folder, data, transforms)
+    judge = _Judge(data, transforms, recipe.norm_batches)
     if seed is None:
         seed = mix(recipe.seed, FRESH) % 2**63
     networks: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from lrnets.layers import lr_layers, set_sharpness
 from lrnets.methods.harness import after_step, anneal, extra_loss
 from lrnets.methods.twin import is_random
 from lrnets.penalties import param_groups, penalty
-from lrnets.training.evaluation import channels_last, error, mend_norms
+from lrnets.training.evaluation import channels_last, mend_norms, probabilities
 from lrnets.training.recipe import DiscreteStage, FloatStage
 
 Tell = Callable[[Mapping[str, float]], None]
@@ -96,8 +96,11 @@ class Stage(lightning.LightningModule):
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.stochastic:
-            after_step(self.model)
+        if not isinstance(self.settings, DiscreteStage):
+            return
+        after_step(self.model)
+        if self.settings.logit_limit is not None:
+            limit_logits_(self.model, self.settings.logit_limit)
 
     def on_train_epoch_end(self) -> None:
         loss = self.trainer.strategy.reduce(self.loss_sum / len(self.batches), reduce_op="mean")
@@ -105,7 +108,7 @@ class Stage(lightning.LightningModule):
         figures["lr"] = self.optimizers().param_groups[-1]["lr"]  # type: ignore[union-attr]
         figures["seconds"] = time.perf_counter() - self.started
         for name, value in figures.items():
-            # Every process computes the same figures from the same weights: nothing to gather.
+            # Every process has the same figures, of the same weights and of all images: nothing to gather.
             self.log(name, float(value), rank_zero_only=True)
         if self.tell is not None and self.trainer.is_global_zero:
             self.tell(figures)
@@ -114,19 +117,29 @@ class Stage(lightning.LightningModule):
         """Errors of the float network, or of the discrete one and of a draw, if there are any, batch norm mended."""
         evaluate = self.transforms.evaluation
         if not self.stochastic:
-            return {"valid_error": error(self.model, self.data.valid, evaluate)}
+            return {"valid_error": self._valid_error(self.model)}
         generator = torch.Generator(self.device).manual_seed(mix(self.seed, self.current_epoch) % 2**63)
         figures = {}
         modes = {"valid_error": "mode"} | ({"valid_error_draw": "sample"} if is_random(self.model) else {})
         for name, mode in modes.items():
             net = discretize(self.model, mode, generator=generator)  # type: ignore[arg-type]
             mend_norms(net, self.data.train, evaluate, NORM_BATCHES_IN_TRAINING)
-            figures[name] = error(net, self.data.valid, evaluate)
+            figures[name] = self._valid_error(net)
         figures |= {f"entropy/{name}": bits for name, bits in entropy(self.model).items()}
         figures |= {f"undecided/{name}": share for name, share in undecided(self.model).items()}
         for _, layer in islice(lr_layers(self.model), 1):  # all have the same; other methods have none
             figures["sharpness"] = 1.0 if layer.sharpness is None else layer.sharpness.item()
         return figures
+
+    def _valid_error(self, net: nn.Module) -> float:
+        """Validation error in per cent; each process looks at its share of the images."""
+        counts = torch.zeros(2, dtype=torch.int64, device=self.device)  # wrong ones, all
+        share = self.data.valid[self.global_rank :: self.trainer.world_size]
+        if len(share):
+            p, labels = probabilities(net, share, self.transforms.evaluation)
+            counts += torch.tensor([int((p.argmax(1) != labels).sum()), len(labels)], device=self.device)
+        wrong, count = self.trainer.strategy.reduce(counts, reduce_op="sum").tolist()
+        return 100 * wrong / count
 
     @torch.no_grad()
     def _diverged(self, x: Tensor, loss: Tensor) -> str:
@@ -142,6 +155,13 @@ class Stage(lightning.LightningModule):
             f"that is not finite is in {where}. The last good checkpoint is kept. Try a tenth of lr and "
             "logit_lr, or less sharpening"
         )
+
+
+@torch.no_grad()
+def limit_logits_(model: nn.Module, limit: float) -> None:
+    """Clamp the logits themselves, whatever their sharpness, to +-limit."""
+    for _, layer in lr_layers(model):
+        layer.logits.clamp_(-limit, limit)
 
 
 def _first_bad_layer(model: nn.Module, x: Tensor) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 from lrnets.data import AnySplit, Data, Transform, Transforms
 from lrnets.data.augment import StandardizeChannels, scale, standardize
 from lrnets.data.disk_split import DiskSplit
+from lrnets.training.data_notes import require_kept
 from lrnets.training.evaluation import error, inputs, transforms_of
 from lrnets.training.pipeline import load_by
 from lrnets.training.run_folder import RunFolder
@@ -58,8 +59,10 @@ def export_run(
         raise RuntimeError(str(problem)) from problem
     recipe = folder.read_recipe()
     net = drawn_network(folder, model)
-    data = data or load_by(recipe, data_dir)
-    evaluation = (transforms or transforms_of(data, recipe.data)).evaluation
+    data = data or load_by(recipe, data_dir, folder=folder)
+    transforms = transforms or transforms_of(data, recipe.data)
+    require_kept(folder, data, transforms)
+    evaluation = transforms.evaluation
     example = next(inputs(net, data.train, evaluation))[0][:8]
     calibration = None
     if activations == "int8":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from lrnets.data.shuffle import mix
 from lrnets.layers import bake_sharpness_, learn_scales_, lr_layers, set_natural
 from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
+from lrnets.training.data_notes import keep_data, kept_colours, left_out, require_kept
 from lrnets.training.evaluation import transforms_of
 from lrnets.training.finish import finish_fixed, finish_float, finish_random
 from lrnets.training.hardware import Hardware, is_first_process, restart_advice
@@ -31,6 +33,7 @@ from lrnets.training.weight_files import load_init
 from lrnets.words import counted
 
 Say = Callable[[str], None]
+PUBLIC_COLOURS = "--set 'data_options.mean=[0.485, 0.456, 0.406]' 'data_options.deviation=[0.229, 0.224, 0.225]'"
 
 
 def build_network(recipe: Recipe) -> nn.Module:
@@ -42,11 +45,14 @@ def build_network(recipe: Recipe) -> nn.Module:
     return make(**arguments).to(memory_format=torch.channels_last)
 
 
-def load_by(recipe: Recipe, data_dir: str | None = None, *, workers: int | None = None) -> Data:
-    """The recipe's data; `workers` decode those that are on disk."""
+def load_by(
+    recipe: Recipe, data_dir: str | None = None, *, workers: int | None = None, folder: RunFolder | None = None,
+    class_count: int | None = None,
+) -> Data:  # fmt: skip
+    """The recipe's data. Those on disk are decoded by `workers`, with the colours that the run in `folder` kept."""
     options = dict(recipe.data_options)
-    if recipe.data == "imagenet" and workers is not None:
-        options["workers"] = workers
+    if recipe.data == "imagenet":
+        options |= {"workers": workers, "class_count": class_count} | (kept_colours(folder) if folder else {})
     return load(recipe.data, data_dir, valid_size=recipe.valid_size, **options)
 
 
@@ -91,21 +97,33 @@ def run(
         raise ValueError(
             f"recipe {recipe.name!r} starts from random weights, so --init {init} has no use; leave it out"
         )
-    if data is None:
-        by_cores = max(1, cores() // hardware.devices)
-        data = load_by(recipe, data_dir, workers=by_cores if workers is None else workers)
-    transforms = transforms or transforms_of(data, recipe.data)
+    if writes:
+        folder.require(recipe, resume)
+    own = model is not None
     if model is None:
-        _require_classes(recipe, data)
         model = build_network(recipe)
-    _require_a_batch(recipe, data)
-    parameters = sum(p.numel() for p in model.parameters())
     given = init if init is not None and not folder.weights_file("float").exists() else None
     if given is not None:  # before the folder is taken: a file that does not fit leaves nothing behind
         load_init(model, given)
+        if writes and data is None and recipe.data == "imagenet" and "mean" not in recipe.data_options:
+            print(f"if {given} is a public checkpoint, give its mean and deviation: {PUBLIC_COLOURS}", file=sys.stderr)
+    if data is None:  # after all that is cheap to look at: mean and deviation may take hours
+        by_cores = max(1, cores() // hardware.devices)
+        data = load_by(
+            recipe, data_dir, workers=by_cores if workers is None else workers, folder=folder if resume else None,
+            class_count=None if own else recipe.classes,
+        )  # fmt: skip
+    transforms = transforms or transforms_of(data, recipe.data)
+    if resume:
+        require_kept(folder, data, transforms)
+    if not own:
+        _require_classes(recipe, data)
+    _require_a_batch(recipe, data)
+    parameters = sum(p.numel() for p in model.parameters())
     with folder.held() if writes else nullcontext():
         if writes:
             folder.prepare(recipe, resume, needed_bytes=40 * 4 * parameters)
+            keep_data(folder, data, transforms)
             for note in (data.about(), restart_advice()):
                 if note:
                     say(note)
@@ -157,6 +175,7 @@ def run(
             else:
                 say(f"method {recipe.method} draws nothing: its one discrete network is the result")
                 results = finish_fixed(recipe, folder, float_net, model, data, transforms)
+        results |= left_out(folder, data)
         results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
         folder.write_json("results.json", results)
         return results

@@ -81,12 +81,13 @@ class DiscreteStage(FloatStage):
 
     `logit_lr` is for what the weights come from: logits, or the float weights behind quantised ones. `scale`, `p_min`
     and `p_max` are for the methods that have them as options. `natural` and `learn_scale` call
-    lrnets.layers.set_natural and learn_scales_.
+    lrnets.layers.set_natural and learn_scales_. After each step logits are clamped to +-`logit_limit`, if it is given.
     """
 
     start: Literal["pretrained", "random"] = "pretrained"
     logit_lr: float | None = None
     logit_decay: float = 0.0
+    logit_limit: float | None = None
     natural: bool = False
     probability_decay: float = 0.0
     beta: float = 0.0
@@ -102,6 +103,7 @@ class DiscreteStage(FloatStage):
         super().__post_init__()
         _require("logit_lr", self.logit_lr, self.logit_lr is None or self.logit_lr > 0, "above 0")
         _require("logit_decay", self.logit_decay, self.logit_decay >= 0, "at least 0")
+        _require("logit_limit", self.logit_limit, self.logit_limit is None or self.logit_limit > 0, "above 0")
         if self.learn_scale and not self.scale:
             raise ValueError("learn_scale needs a scale to begin with; set scale: true as well")
         if self.natural and (self.probability_decay or self.beta):
@@ -180,7 +182,7 @@ class Recipe:
         if stage is not None and not method.logits:
             if stage.scale == "fitted":
                 raise ValueError(f"discrete_stage.scale: fitted is for methods with logits; use true for {method.name}")
-            for name in ("sharpen", "logit_decay", "learn_scale", "probability_decay", "beta"):
+            for name in ("sharpen", "logit_decay", "logit_limit", "learn_scale", "probability_decay", "beta"):
                 if getattr(stage, name):
                     having = [other.name for other in METHODS.values() if other.logits]
                     raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from lrnets.training.recipe import Recipe
 
-WORDS = ("name", "about", "cost")  # of a recipe: they change nothing
+WITHOUT_EFFECT = ("name", "about", "cost", "data_options.damaged_share")  # on what is trained: words, and a limit
 
 
 def settings_difference(old: Recipe, new: Recipe) -> str:
@@ -17,7 +17,7 @@ def settings_difference(old: Recipe, new: Recipe) -> str:
     return ", ".join(
         f"{key}: {there.get(key)} there, {asked.get(key)} asked for"
         for key in dict.fromkeys([*there, *asked])
-        if key not in WORDS and there.get(key) != asked.get(key)
+        if key not in WITHOUT_EFFECT and there.get(key) != asked.get(key)
     )
 
 

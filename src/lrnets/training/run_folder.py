@@ -44,8 +44,8 @@ class RunFolder:
         """Where the state of a network is kept: "float", "stochastic" or "drawn"."""
         return self.path / f"{name}.safetensors"
 
-    def prepare(self, recipe: Recipe, resume: bool, needed_bytes: int = 0) -> None:
-        """Make the folder, or check that it belongs to the recipe; complain before hours are spent."""
+    def require(self, recipe: Recipe, resume: bool) -> None:
+        """Refuse a folder that holds another run, or none to resume; nothing is written."""
         if self.recipe_file.exists():
             if not resume:
                 raise FileExistsError(
@@ -57,6 +57,10 @@ class RunFolder:
                 raise ValueError(f"{self.path} holds a run of another recipe ({difference}); name another folder")
         elif resume:
             raise FileNotFoundError(f"there is no run in {self.path} to resume; leave --resume out to start one")
+
+    def prepare(self, recipe: Recipe, resume: bool, needed_bytes: int = 0) -> None:
+        """Make the folder, or check that it belongs to the recipe; complain before hours are spent."""
+        self.require(recipe, resume)
         with self._named_in_errors():
             self.path.mkdir(parents=True, exist_ok=True)
             self.write_json(ENVIRONMENT, self._environment(recipe.seed))
