@@ -83,7 +83,8 @@ def convert_(
     the first layer in float, as the paper does for binary ResNet-18.
 
     A layer from elsewhere that computes what one of torch's own does is converted as that one, if `register_layer` has
-    told how. Shared modules and tied weights stay shared and tied. What cannot be converted is left alone and reported.
+    told how. Shared modules and tied weights stay shared and tied, and go by any of their names. What cannot be
+    converted, such as a layer with parameters of its own, is left alone and reported.
     If anything is wrong an error is raised and the model is as it was.
     """
     chosen_method = method_named(method)
