@@ -254,7 +254,7 @@ def test_folders_that_cannot_be_meant_are_refused(root, change, message):
         ({"damaged_share": 2}, "damaged_share must be a number from 0 to below 1, got 2"),
         ({"workers": -1}, r"workers must be .* at least 0, got -1"),
         ({"valid_size": 24}, "24 .*validation examples of 24"),
-        ({"class_count": 4}, "images has 3 classes and the network 4; --set classes=3, or name another folder"),
+        ({"class_count": 4}, "the data have 3 classes and the network 4; --set classes=3, or name other data"),
     ],
 )
 def test_impossible_options_are_refused(root, options, message):

@@ -142,7 +142,8 @@ def test_a_network_for_another_number_of_classes_is_refused_before_colours_are_m
     arguments = ["train", "imagenet-float", "--out", str(tmp_path / "run"), "--data-dir", str(images), "--workers", "0"]
     settings = ["valid_size=12", "data_options={size: 32, resize: 36}"]
     assert main([*arguments, "--set", *settings]) == 1
-    assert "has 12 classes and the network 1000; --set classes=12, or name another folder" in capsys.readouterr().err
+    message = "the data have 12 classes and the network 1000; --set classes=12, or name other data"
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert main(["train", "imagenet-float", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]) == 1
     assert "no train folder and no train-*.tar" in capsys.readouterr().err

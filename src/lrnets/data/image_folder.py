@@ -20,7 +20,7 @@ from lrnets.data.image_list import ImageList, class_folders, list_files
 from lrnets.data.pictures import SUFFIXES, View
 from lrnets.data.progress import Report, progress_bars
 from lrnets.data.shards import list_shards, shard_files
-from lrnets.data.splits import Data, stratified
+from lrnets.data.splits import Data, require_classes, stratified
 from lrnets.data.statistics import channel_statistics
 from lrnets.errors import describe
 
@@ -79,11 +79,8 @@ class ImageFolder(Data):
             everything = self._split(self._list("train", classes, report))
             if not classes:  # shards that name none
                 classes = tuple(map(str, range(int(everything.labels.max()) + 1)))
-            if class_count not in (None, len(classes)):
-                raise ValueError(
-                    f"{self.root} has {len(classes)} classes and the network {class_count}; "
-                    f"--set classes={len(classes)}, or name another folder"
-                )
+            if class_count is not None:
+                require_classes(classes, class_count)
             train, valid = stratified(everything.labels, valid_size)
             if mean is None or deviation is None:
                 standardize = channel_statistics(everything, self.root, report)

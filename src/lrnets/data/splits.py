@@ -123,6 +123,15 @@ class Data:
         return "test" in self.__dict__
 
 
+def require_classes(classes: tuple[str, ...], wanted: int) -> None:
+    """Refuse data of another number of classes than the network has."""
+    if len(classes) != wanted:
+        raise ValueError(
+            f"the data have {len(classes)} classes and the network {wanted}; --set classes={len(classes)}, or name "
+            "other data"
+        )
+
+
 def load(name: str, data_dir: str | os.PathLike[str] | None = None, *, valid_size: int = 5000, **options: Any) -> Data:
     """Read a data set ("mnist" or "cifar10") from the folder into memory; every file is verified, none is downloaded.
 

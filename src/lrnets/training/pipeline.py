@@ -19,6 +19,7 @@ from lrnets.convert import convert_
 from lrnets.cores import cores
 from lrnets.data import Data, Transforms, load
 from lrnets.data.shuffle import mix
+from lrnets.data.splits import require_classes
 from lrnets.layers import bake_sharpness_, learn_scales_, lr_layers, set_natural
 from lrnets.methods import method_named
 from lrnets.methods.twin import is_random
@@ -117,7 +118,7 @@ def run(
     if resume:
         require_kept(folder, data, transforms)
     if not own:
-        _require_classes(recipe, data)
+        require_classes(data.classes, recipe.classes)
     _require_a_batch(recipe, data)
     parameters = sum(p.numel() for p in model.parameters())
     with folder.held() if writes else nullcontext():
@@ -179,14 +180,6 @@ def run(
         results["seconds"] = {name: seconds_of(folder, name) for name in ("float", "stochastic")}
         folder.write_json("results.json", results)
         return results
-
-
-def _require_classes(recipe: Recipe, data: Data) -> None:
-    if len(data.classes) != recipe.classes:
-        raise ValueError(
-            f"the data have {len(data.classes)} classes and the recipe's network {recipe.classes}; "
-            f"--set classes={len(data.classes)}"
-        )
 
 
 def _require_a_batch(recipe: Recipe, data: Data) -> None:
