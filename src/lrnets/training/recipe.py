@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from lrnets.methods import METHODS, method_named
+from lrnets.training.recipe_refusals import in_short
 from lrnets.training.settings_file import read_settings, shipped
 from lrnets.weights import as_value_set
 
@@ -220,7 +221,7 @@ def recipe_from(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
             parser = _parser()
             return Recipe(**vars(parser.instantiate(parser.parse_object(dict(raw)))))
     except (ArgumentError, ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{where}: {in_short(str(error), Recipe)}") from error
 
 
 @cache
