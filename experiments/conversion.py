@@ -65,7 +65,7 @@ def errors(float_net: nn.Module, x: Tensor, values: str, passes: int) -> list[fl
         if isinstance(module, (lrnets.layers.LRLayer, nn.modules.batchnorm._BatchNorm)):
             module.train()
     torch.manual_seed(0)
-    average = sum(logits(model, x) for _ in range(passes)) / passes
+    average = torch.stack([logits(model, x) for _ in range(passes)]).mean(0)
     return [mean, fitted, error(average), drawn]
 
 
@@ -122,7 +122,7 @@ def main() -> None:
 
         net = vgg16.vgg16()
         net.load_state_dict(vgg16.public_weights(args.vgg16))
-        images = load("cifar10", args.data_dir).train.images[:128]
+        images, _ = next(load("cifar10", args.data_dir).train.take([torch.arange(128)]))
         row("VGG16, trained (public)", net, vgg16.TRANSFORMS.evaluation(images), max(1, args.passes // 10))
 
 

@@ -249,8 +249,8 @@ def measure_network(
 
 def mnist_batch(size: int) -> tuple[Tensor, Tensor]:
     """The first training images, as training sees them."""
-    part = load("mnist").train[torch.arange(size)]
-    return TRANSFORMS["mnist"].evaluation(part.images), part.labels
+    images, labels = next(load("mnist").train.take([torch.arange(size)]))
+    return TRANSFORMS["mnist"].evaluation(images), labels
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

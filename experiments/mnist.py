@@ -143,9 +143,9 @@ def tables(out: Path) -> str:
         files = sorted(folder_of(out, experiment, 0).parent.glob("*/norms.json"))
         norms = [json.loads(file.read_text()) for file in files]
         for name in norms[0] if norms else ():
-            draws = spread([statistics.mean(n[name]["draws"]) for n in norms])
             mode = spread([n[name]["mode"] for n in norms])
-            lines += [f"| {experiment.label}, {name} | {len(norms)} | {mode} | {draws} |"]
+            mean = spread([statistics.mean(n[name]["draws"]) for n in norms])
+            lines += [f"| {experiment.label}, {name} | {len(norms)} | {mode} | {mean} |"]
     return "\n".join(lines)
 
 

@@ -70,7 +70,7 @@ TRANSFORMS = Transforms(crop_flip, scale)
 
 def vgg16(dropout: float = 0.0) -> nn.Module:
     """The network with fresh weights; channels last is the faster layout on CPUs."""
-    return VGG16(dropout).to(memory_format=torch.channels_last)
+    return VGG16(dropout).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def public_weights(source: Path) -> dict[str, Tensor]:
