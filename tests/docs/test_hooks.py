@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lrnets import cli
+from lrnets.cli_arguments import command_parser
 
 HOOKS = Path(__file__).parents[2] / "docs/hooks"
 
@@ -21,7 +21,7 @@ def hook(name: str):
 def test_the_help_of_every_verb_is_on_the_page():
     page = hook("commands").on_page_markdown("before\n\n<!-- the help of every verb -->\n")
     (verbs,) = (
-        action.choices for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
+        action.choices for action in command_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )  # fmt: skip
     assert page.startswith("before\n\n```text\nusage: lrnets [-h] VERB")
     assert [f"## lrnets {name}\n\n```text\nusage: lrnets {name} " in page for name in verbs] == [True] * len(verbs)
