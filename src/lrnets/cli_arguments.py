@@ -126,7 +126,7 @@ def command_parser() -> argparse.ArgumentParser:
     table.add_argument("comparison", help="mnist, cifar10, or a YAML file like lrnets/comparison/mnist.yaml")
     table.add_argument("--methods", nargs="+", default=[], metavar="NAME", help="rows, or methods (default: all)")
     table.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default: 3)")
-    table.add_argument("--budget", default="quick", help="quick or paper (default: quick)")
+    table.add_argument("--budget", default="quick", help="quick or paper; cifar10 has longer, too (default: quick)")
     table.add_argument("--out", type=Path, default=Path("runs/table"), help="where runs are (default: runs/table)")
     table.add_argument("--workers", type=int, default=2, help="runs at a time, which share the cores (default: 2)")
     data_dir(table)

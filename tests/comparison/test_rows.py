@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_every_method_is_there_with_all_its_named_weights(budget):
         ("mnist", "quick", 2, 0.5),
         ("mnist", "paper", 190, 0.5),
         ("cifar10", "quick", 5, 0),
+        ("cifar10", "longer", 16, 0),
         ("cifar10", "paper", 290, 0.5),
     ],
 )
@@ -50,9 +52,19 @@ def test_rows_share_start_epochs_batch_and_split(name, budget, epochs, dropout):
     assert len(rows) == len(comparison.rows) - 1
     assert {r.discrete_stage.epochs for r in rows} == {epochs}
     assert {(r.batch_size, r.valid_size, r.dropout, r.network) for r in rows} == {
-        (128 if budget == "quick" else 256, 5000, dropout, {"mnist": "mnist_net", "cifar10": "cifar10_vgg"}[name])
+        (256 if budget == "paper" else 128, 5000, dropout, {"mnist": "mnist_net", "cifar10": "cifar10_vgg"}[name])
     }
     assert all(r.float_stage == comparison.start.recipe.float_stage for r in rows)
+
+
+def test_the_longer_budget_of_cifar10_is_the_quick_one_with_more_epochs():
+    quick, longer = load_comparison("cifar10", "quick"), load_comparison("cifar10", "longer")
+    for short, long in zip((quick.start, *quick.rows), (longer.start, *longer.rows), strict=True):
+        settings = asdict(short.recipe), asdict(long.recipe)
+        for recipe in settings:
+            del recipe["name"]
+            (recipe["discrete_stage"] or recipe["float_stage"]).pop("epochs")
+        assert settings[0] == settings[1], short.name
 
 
 def test_sharpening_and_the_rate_are_all_that_differs_between_the_two_ternary_lr_rows_at_the_quick_budget():
