@@ -1,5 +1,6 @@
 """The command line: quick help, clear errors, and a run from a recipe to its table."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import torch
 
 from lrnets.cli import main
 from lrnets.data import Data, Split
+from lrnets.training.recipe import load_recipe, recipe_names
 
 
 def test_help_does_not_import_torch():
@@ -58,9 +60,21 @@ def test_functions_and_modules_of_one_name_do_not_hide_each_other():
         lrnets.nonsense  # noqa: B018
 
 
-def test_recipes_are_listed(capsys):
+@pytest.mark.parametrize("columns", [80, 200])
+def test_recipes_are_listed_in_the_width_of_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["recipes"]) == 0
-    assert "mnist-ternary-quick" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= columns
+    for recipe in map(load_recipe, recipe_names()):
+        words = " ".join(text[text.index(f"{recipe.name} ") :].split())
+        assert words.startswith(f"{recipe.name} {recipe.about} cost: {recipe.cost} ")
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert (done.value.code, capsys.readouterr().out) == (0, f"lrnets {importlib.metadata.version('lrnets')}\n")
 
 
 @pytest.mark.parametrize(

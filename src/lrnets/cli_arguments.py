@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lrnets import __version__
+
 
 def command_parser() -> argparse.ArgumentParser:
     """Verbs, their arguments and their help; nothing heavy is imported."""
     parser = argparse.ArgumentParser(prog="lrnets", description="Neural networks with binary or ternary weights.")
+    parser.add_argument("--version", action="version", version=f"lrnets {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, about: str, example: str, short: str = "") -> argparse.ArgumentParser:
@@ -25,7 +28,10 @@ def command_parser() -> argparse.ArgumentParser:
         "lrnets train mnist-ternary-quick --seed 1 --set discrete_stage.epochs=8",
     )  # fmt: skip
     train.add_argument("recipe", help="a name that `lrnets recipes` lists, or a YAML file")
-    train.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change settings")
+    train.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="change settings, those of a stage by a dot: batch_size=128 discrete_stage.epochs=50",
+    )  # fmt: skip
     train.add_argument("--seed", type=int, help="instead of the recipe's")
     train.add_argument("--out", type=Path, help="run folder (default: runs/RECIPE/SEED)")
     train.add_argument(
@@ -62,8 +68,9 @@ def command_parser() -> argparse.ArgumentParser:
     export.add_argument("source", type=Path, metavar="RUN|FILE", help="a run's folder, or a packed .safetensors file")
     export.add_argument("--to", choices=["packed", "onnx", "c"], default="packed", help="default: packed")
     export.add_argument(
-        "--out", type=Path, help="file to write (default: in RUN, network.packed.safetensors, .onnx, .c; beside FILE)"
-    )
+        "--out", type=Path,
+        help="file to write, or to replace (default: in RUN, network.packed.safetensors, .onnx, .c; beside FILE)",
+    )  # fmt: skip
     export.add_argument(
         "--activations", choices=["float32", "int8"],
         help="what layers hand on (default: float32, or FILE's own); int8 is calibrated on training data of RUN",

@@ -23,7 +23,7 @@ def test_the_help_of_every_verb_is_on_the_page():
     (verbs,) = (
         action.choices for action in command_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )  # fmt: skip
-    assert page.startswith("before\n\n```text\nusage: lrnets [-h] VERB")
+    assert page.startswith("before\n\n```text\nusage: lrnets [-h] [--version] VERB")
     assert [f"## lrnets {name}\n\n```text\nusage: lrnets {name} " in page for name in verbs] == [True] * len(verbs)
     assert "--resume" in page
     assert hook("commands").on_page_markdown("nothing to do") == "nothing to do"
