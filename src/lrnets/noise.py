@@ -29,7 +29,8 @@ def standard_normal_like(like: Tensor, generator: torch.Generator | None = None)
         if generator is not None:
             raise RuntimeError("compiled layers draw from torch's own generator; set the layers' generator to None")
         fused = like.device.type != "cpu" or torch.compiler.is_exporting()
-        return torch.randn_like(like) if fused else _uncompiled(like)
+        # Detached: noise has no derivative, and where `like` has one torch would look for that of the operation.
+        return torch.randn_like(like) if fused else _uncompiled(like.detach())
     return _filled(like, generator)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lrnets.methods import gaussian
+from lrnets.methods.fast_dropout import FastDropoutLinear
 from lrnets.methods.gaussian import GaussianConv2d, GaussianLinear, kl_log_uniform, sample_gaussian
 from lrnets.methods.harness import extra_loss
 
@@ -168,6 +169,21 @@ def test_autocast_keeps_the_variance_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(torch.ones(1, 4)).dtype == torch.bfloat16
         assert torch.isinf(layer(x)).any()
+
+
+@pytest.mark.parametrize("kind", [GaussianLinear, FastDropoutLinear])
+def test_a_compiled_layer_learns_as_an_eager_one_does(kind):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, x = kind(5, 3), torch.randn(4, 5, requires_grad=True)
+    results = []
+    for computes in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        torch.manual_seed(1)
+        z = computes(x)
+        wanted = [parameter for name, parameter in layer.named_parameters() if name != "bias"]
+        results.append([z, *torch.autograd.grad(z.square().sum(), [x, *wanted])])
+    for eager, compiled in zip(*results):
+        torch.testing.assert_close(compiled, eager)
 
 
 def test_what_cannot_be_is_refused():
