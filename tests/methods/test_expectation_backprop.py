@@ -196,6 +196,19 @@ def test_a_convolution_has_the_moments_of_the_same_equations_at_each_place(binar
     np.testing.assert_allclose(layer(x).detach().numpy(), mu / np.sqrt(scale**2 * variance + 1e-8), rtol=1e-9)
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_zeros_around_an_even_kernel_are_no_unknown_signs_either(size):
+    layer = ExpectationConv2d(2, 3, size, padding="same", bias=False, binary_input=True, dtype=torch.float64)
+    x = torch.rand(2, 2, 5, 6, dtype=torch.float64) * 2 - 1
+    w, scale = np.tanh(layer.logits.detach().numpy() / 2), float(layer.scale)
+    around = ((size - 1) // 2, size // 2)
+    settings = {"stride": (1, 1), "padding": [around, around], "dilation": (1, 1), "groups": 1}
+    mu = scale * references.convolution(x.numpy(), w, **settings)
+    variance = references.convolution(np.ones(x.shape), np.ones_like(w), **settings)
+    variance = variance - references.convolution(x.numpy() ** 2, w**2, **settings)
+    np.testing.assert_allclose(layer(x).detach().numpy(), mu / np.sqrt(scale**2 * variance + 1e-8), rtol=1e-9)
+
+
 def test_a_convolutions_update_sums_over_places():
     """A convolution of one place is a linear layer; of two, the sum of both places' updates."""
     torch.manual_seed(0)

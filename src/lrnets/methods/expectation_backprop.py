@@ -21,10 +21,12 @@ batch, is the published update, and any other optimiser may take its place. (It 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import Self
@@ -58,10 +60,12 @@ def standardized_preactivation(
     binary_input: bool,
     scale: Tensor | None = None,
     variance_floor: float = functional.VARIANCE_FLOOR,
+    padded: Sequence[int] = (),
 ) -> Tensor:
     """mu / sigma of u = W v + b; logits are those of binary weights, of the weight's shape.
 
-    `x` is <v>: the mean of signs if `binary_input`, else the input itself. No gradient passes through sigma.
+    `x` is <v>: the mean of signs if `binary_input`, else the input itself. `padded` says by how much (in F.pad's order)
+    `x` was already padded with zeros, which are no signs of unknown neurons. No gradient passes through sigma.
     """
     mean = _PosteriorMean.apply(logits)
     factor = 1.0 if scale is None else scale
@@ -71,7 +75,8 @@ def standardized_preactivation(
         total = linear_map(square, 1 - mean.square(), None)
         if binary_input:  # 1 - <W>^2 <v>^2 = (1 - <W>^2) <v>^2 + (1 - <v>^2): no term can be negative
             rows = mean if getattr(linear_map, "groups", 1) > 1 else mean[:1]  # the sum is the same for all outputs
-            total = total + linear_map((1 - square).clamp_min(0), torch.ones_like(rows), None)
+            unknown = F.pad((1 - square).clamp_min(0), [-n for n in padded])
+            total = total + linear_map(F.pad(unknown, list(padded)), torch.ones_like(rows), None)
         if bias is not None:
             total = total + BIAS_VARIANCE
         sigma = (total.clamp_min(0) * factor**2 + variance_floor).sqrt()
@@ -126,8 +131,15 @@ class ExpectationLayer(LRLayer):
             wide, logits, bias, scale = (None if t is None else at_least_float32(t) for t in given)
             return standardized_preactivation(
                 cast(Tensor, wide), cast(Tensor, logits), bias, linear_map, binary_input=self.binary_input,
-                scale=scale, variance_floor=self.variance_floor,
+                scale=scale, variance_floor=self.variance_floor, padded=self._padded_before(linear_map),
             ).to(x.dtype)  # fmt: skip
+
+    def _padded_before(self, linear_map: functional.LinearMap) -> list[int]:
+        """The zeros that this layer has put around its input, since the convolution itself cannot ("same", uneven)."""
+        left_to_it = any(getattr(linear_map, "padding", ()))
+        if left_to_it or getattr(self, "padding_mode", None) != "zeros":
+            return []  # other modes repeat what is there
+        return list(cast(Any, self)._reversed_padding_repeated_twice)
 
     @classmethod
     @torch.no_grad()
