@@ -56,6 +56,36 @@ def test_the_papers_network():
     assert [found[name].after for name in ("conv1", "conv2", "fc1", "fc2")] == ["relu1", "relu2", "relu3", None]
 
 
+class Normalised(nn.Module):
+    """Pixels normalised by a fixed mean and deviation, then by a batch norm; `tokens` learns to add to them."""
+
+    def __init__(self, tokens: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((1, 1, 1), 0.1))
+        self.norm, self.first, self.relu = nn.BatchNorm2d(1), nn.Conv2d(1, 2, 1), nn.ReLU()
+        self.second = nn.Conv2d(2, 2, 1)
+        self.tokens = nn.Parameter(torch.zeros(1, 4, 4)) if tokens else None
+
+    def forward(self, x):
+        x = (x - self.mean) / 0.3
+        if self.tokens is not None:
+            x = x + self.tokens
+        return self.second(self.relu(self.first(self.norm(x))))
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_an_input_that_the_network_normalises_is_still_its_own(tokens):
+    """Until something with weights was added, which makes features of it."""
+    model = Normalised(tokens)
+    found = surroundings(model, ["first", "second"], "bnn")
+    assert [found[name].reads_input for name in ("first", "second")] == [not tokens, False]
+    lrnets.convert_(model, method="bnn", keep=())
+    net, x = lrnets.discretize(model, "mode"), torch.rand(2, 1, 4, 4)
+    assert isinstance(net.second, SignConv2d)
+    assert (type(net.first) is nn.Conv2d) is not tokens
+    assert net(x).shape == (2, 2, 4, 4)
+
+
 def test_a_residual_network():
     found = surroundings(Residual(), ["stem", "conv1", "conv2", "head"], "bnn")
     before = [found[name].before for name in ("stem", "conv1", "conv2", "head")]

@@ -4,7 +4,8 @@ A layer with a binary input takes the sign of what reaches it, itself. Where a R
 +1 always, so that ReLU gives way to the identity; pooling, dropout and reshapes may lie in between. For the paper's
 MNIST network, convolution - batch norm - ReLU - pooling - convolution ..., that makes batch norm - pooling - sign -
 convolution, which is XNOR-Net's block (an increasing batch norm and max pooling can change places). The first layer,
-which reads the network's own input, takes it as it is, and the ReLU before a layer that stays in float stays.
+which reads the network's own input, normalised in the network or not, takes it as it is, and the ReLU before a layer
+that stays in float stays.
 
 The network is traced with torch.fx, so its data flow must not depend on the data; nothing is computed.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +44,7 @@ ACTIVATIONS = (*NEVER_NEGATIVE, nn.Hardtanh, nn.Tanh, nn.LeakyReLU, nn.ELU, nn.G
 class Surroundings:
     """What a layer stands between."""
 
-    reads_input: bool = False  # the network's own
+    reads_input: bool = False  # the network's own, or what is made of it without weights: normalised pixels, say
     before: list[str] = field(default_factory=list)  # names of the activations its input comes from
     norm: str | None = None  # name of the batch norm behind it
     after: str | None = None  # name of the activation behind it
@@ -74,6 +77,7 @@ def surroundings(model: nn.Module, layers: Collection[str], method: str) -> dict
         if name is not None and name in layers:
             here = found.setdefault(name, Surroundings())
             _look_back(model, names, node, here, name)
+            here.reads_input |= _no_weights_before(model, node)
             _look_ahead(model, names, node, here)
     for name in layers:
         if name not in found:
@@ -100,6 +104,25 @@ def _look_back(model: nn.Module, names: dict[int, str], node: fx.Node, here: Sur
             )
         elif _passes(source, module):
             _look_back(model, names, source, here, name)
+
+
+def _no_weights_before(model: nn.Module, node: fx.Node) -> bool:
+    """Whether nothing with weights, parameters of two or more dimensions, lies between the network's input and here."""
+    ahead, seen = list(node.all_input_nodes), set[fx.Node]()
+    while ahead:
+        source = ahead.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        found: list[Any] = []
+        if source.op == "call_module":
+            found = list(model.get_submodule(str(source.target)).parameters())
+        elif source.op == "get_attr":
+            found = [attrgetter(str(source.target))(model)]
+        if any(isinstance(each, nn.Parameter) and each.dim() >= 2 for each in found):
+            return False
+        ahead += source.all_input_nodes
+    return True
 
 
 def _look_ahead(model: nn.Module, names: dict[int, str], node: fx.Node, here: Surroundings) -> None:
