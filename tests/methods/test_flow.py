@@ -9,7 +9,8 @@ import lrnets
 from lrnets.methods.activations import SignConv2d, SignLinear
 from lrnets.methods.expectation_backprop import ProbabilisticSign
 from lrnets.methods.flow import surroundings
-from lrnets.models import cifar10_vgg, mnist_net
+from lrnets.models import cifar10_vgg, mnist_net, resnet18
+from lrnets.models.resnet import BasicBlock
 
 
 class Residual(nn.Module):
@@ -138,6 +139,35 @@ def test_a_residual_network_converts_and_trains():
     model(torch.randn(2, 3, 8, 8)).sum().backward()
     assert model.conv1.latent.grad.abs().sum() > 0
     assert isinstance(lrnets.discretize(model, "mode").conv1, SignConv2d)
+
+
+class Shared(nn.Module):
+    """One ReLU module before a layer that takes signs, and before the classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        return self.head(self.relu(self.second(self.relu(self.first(x)))))
+
+
+def test_a_shared_relu_that_goes_in_both_places_is_told():
+    notes = lrnets.convert_(Shared(), method="bnn").notes
+    assert [note for note in notes if "no sign follows" in note and note.endswith(": relu")]
+    for model in (Shared(), Residual()):  # followed by a sign wherever it is called
+        keep = () if isinstance(model, Shared) else None
+        assert not any("no sign follows" in note for note in lrnets.convert_(model, method="bnn", keep=keep).notes)
+
+
+def test_the_papers_resnet_keeps_the_relu_before_its_classifier():
+    model = resnet18(width=0.05)
+    notes = lrnets.convert_(model, method="xnor").notes
+    blocks = [module for module in model.modules() if isinstance(module, BasicBlock)]
+    kinds = [type(relu) for block in blocks for relu in (block.relu, block.relu2)]
+    assert kinds == [nn.Identity] * 15 + [nn.ReLU]
+    assert not any("no sign follows" in note for note in notes)
 
 
 def test_a_relu_that_is_a_function_cannot_give_way():

@@ -46,6 +46,7 @@ class Surroundings:
 
     reads_input: bool = False  # the network's own, or what is made of it without weights: normalised pixels, say
     before: list[str] = field(default_factory=list)  # names of the activations its input comes from
+    calls: list[fx.Node] = field(default_factory=list)  # where these are called, as a shared one is in several places
     norm: str | None = None  # name of the batch norm behind it
     after: str | None = None  # name of the activation behind it
 
@@ -95,6 +96,7 @@ def _look_back(model: nn.Module, names: dict[int, str], node: fx.Node, here: Sur
             here.reads_input = True
         elif isinstance(module, ACTIVATIONS):
             here.before.append(names[id(module)])
+            here.calls.append(source)
         elif source.target in (NEVER_NEGATIVE_FUNCTIONS if source.op == "call_function" else ()) or (
             source.op == "call_method" and source.target in NEVER_NEGATIVE_METHODS
         ):

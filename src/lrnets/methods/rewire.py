@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -37,10 +37,29 @@ def _signs_before(model: nn.Module, found: dict[str, Surroundings]) -> Rewiring:
     signed = [name for name, here in found.items() if not here.reads_input]
     before = dict.fromkeys(name for layer in signed for name in found[layer].before)
     gone = [name for name in before if isinstance(model.get_submodule(name), NEVER_NEGATIVE)]
+    elsewhere = [name for name in gone if _called_elsewhere(model, name, [found[layer] for layer in signed])]
     return Rewiring(
         {id(model.get_submodule(name)): nn.Identity() for name in gone},
         {name: {"binary_input": not here.reads_input} for name, here in found.items()},
-        _notes({"layers that take the sign of their input": signed, "identities now, since a sign follows": gone}),
+        _notes(
+            {
+                "layers that take the sign of their input": signed,
+                "identities now, since a sign follows": gone,
+                "of these also called where no sign follows (a module for each place keeps it)": elsewhere,
+            }
+        ),
+    )
+
+
+def _called_elsewhere(model: nn.Module, name: str, signed: Sequence[Surroundings]) -> bool:
+    """Whether an activation is called where none of these layers reads what it gives."""
+    followed = {call for here in signed for call in here.calls}
+    activation = model.get_submodule(name)
+    return any(
+        node not in followed
+        for graph in {call.graph for call in followed}
+        for node in graph.nodes
+        if node.op == "call_module" and model.get_submodule(str(node.target)) is activation
     )
 
 

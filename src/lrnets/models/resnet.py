@@ -15,6 +15,7 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out)
+        self.relu2 = nn.ReLU(inplace=True)  # of its own: methods with binary activations take out some, not others
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels != out:
             self.downsample = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
@@ -22,7 +23,7 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)) + shortcut)
+        return self.relu2(self.bn2(self.conv2(x)) + shortcut)
 
 
 class ResNet(nn.Module):
