@@ -41,6 +41,15 @@ def test_stochastic_weights_follow_the_hard_sigmoid():
     assert (np.abs(share.numpy() - p) <= 5 * np.sqrt(p * (1 - p) / 20_000)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_follow_it_as_closely(dtype):
+    """A share of n draws has the deviation sqrt(p (1 - p) / n); five of them are passed once in 1.7 million times."""
+    r, n = torch.tensor([-0.99, -0.3, 0.01, 0.99], dtype=dtype), 400_000
+    p = (r.double() + 1) / 2
+    share = (draw_signs(r.expand(n, 4), torch.Generator().manual_seed(0)) == 1).double().mean(0)
+    assert ((share - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()
+
+
 def test_stochastic_layers_draw_in_training_only_and_pass_the_gradient():
     twin = twin_of(some_weights(10, 30), "binaryconnect", stochastic=True, scale=False)
     first, second = twin.weight.detach(), twin.weight.detach()

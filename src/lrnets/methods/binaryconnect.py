@@ -17,7 +17,7 @@ from typing_extensions import Self
 from lrnets.errors import describe
 from lrnets.methods.activations import signs
 from lrnets.methods.straight_through import Quantizer, makers, straight_through
-from lrnets.weights import standardize
+from lrnets.weights import at_least_float32, standardize
 
 
 def hard_sigmoid(latent: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def hard_sigmoid(latent: Tensor) -> Tensor:
 
 def draw_signs(latent: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """+1 with the hard sigmoid's probability, else -1; shape of r."""
-    p = hard_sigmoid(latent.detach())
+    p = hard_sigmoid(at_least_float32(latent.detach()))  # bfloat16 has but 256 uniform numbers
     below = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
     return torch.where(below, 1.0, -1.0).to(latent.dtype)
 
