@@ -279,6 +279,23 @@ def test_a_folded_batch_norm_leaves_the_sign_as_it_was(affine):
         fold(conv, nn.BatchNorm2d(6, track_running_stats=False))
 
 
+@pytest.mark.parametrize("normed", [False, True])
+def test_without_a_scale_thresholds_are_in_units_of_the_weights(normed):
+    """The scale multiplies sums and thresholds alike, so mu / sigma does not depend on it."""
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(6, 5, dtype=torch.float64), nn.BatchNorm1d(5, dtype=torch.float64)
+    with torch.no_grad():
+        for tensor in (norm.running_mean, norm.weight, norm.bias):
+            tensor.normal_()
+    given, x = (norm if normed else None), torch.randn(4, 6, dtype=torch.float64)
+    before = linear.bias.clone()
+    with_scale, without = (ExpectationLinear.from_plain(linear, "binary", scale, norm=given) for scale in (True, False))
+    for twin in (with_scale, without):
+        twin.variance_floor = 0.0
+    torch.testing.assert_close(without(x), with_scale(x))
+    assert torch.equal(linear.bias, before)
+
+
 @pytest.mark.parametrize("kind", expectation_backprop.LAYERS)
 def test_every_kind_of_layer_starts_from_a_float_layer(kind):
     dimensions = 0 if kind is ExpectationLinear else int(kind.__name__[-2])

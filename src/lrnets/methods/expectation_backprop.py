@@ -34,7 +34,7 @@ from typing_extensions import Self
 from lrnets import functional
 from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRLayer, LRLinear, Scale, Values
 from lrnets.methods.activations import Sign
-from lrnets.weights import BINARY, P_MAX, P_MIN, at_least_float32
+from lrnets.weights import BINARY, P_MAX, P_MIN, at_least_float32, standardize
 
 BIAS_VARIANCE = 1.0  # of a bias, in units of the layer's scale: that of the authors' code
 
@@ -148,7 +148,11 @@ class ExpectationLayer(LRLayer):
         p_max: float = P_MAX, binary_input: bool = False, norm: _BatchNorm | None = None,
     ) -> Self:  # fmt: skip
         """The twin of torch's own layer; a batch norm that follows it is folded into weights and bias (`fold`)."""
-        twin = super().from_plain(layer if norm is None else fold(layer, norm), values, scale, p_min, p_max)
+        folded = layer if norm is None else fold(layer, norm)
+        twin = super().from_plain(folded, values, scale, p_min, p_max)
+        if twin.scale is None and twin.bias is not None:  # a threshold of the sums, in the units of their weights
+            _, deviation = standardize(folded.get_parameter("weight"))
+            twin.bias = nn.Parameter((twin.bias / deviation).to(twin.bias.dtype), twin.bias.requires_grad)
         twin.binary_input = binary_input
         return twin
 
