@@ -9,6 +9,7 @@ import pytest
 import torch
 from layer_examples import REORDERED, assert_same, every_kind, every_value_set, example, loss_gradients, seeded
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lrnets.convert import convert_
 from lrnets.discretize import discretize
@@ -24,6 +25,7 @@ from lrnets.layers import (
 )
 from lrnets.methods.expectation_backprop import ExpectationLinear
 from lrnets.methods.gumbel import GumbelLinear
+from lrnets.methods.harness import extra_loss
 from lrnets.weights import Binary, ValueSet
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ def test_set_generator_reaches_every_layer_and_none_takes_it_back():
     assert torch.equal(seeded(model[1:], x), seeded(model[1:], x))
 
 
-@pytest.mark.parametrize(
+every_method_that_draws = pytest.mark.parametrize(
     ("method", "values", "options"),
     [
         ("lr", "ternary", {}),
@@ -66,6 +68,9 @@ def test_set_generator_reaches_every_layer_and_none_takes_it_back():
         ("binaryconnect", "binary", {"stochastic": True}),
     ],
 )
+
+
+@every_method_that_draws
 def test_set_generator_reaches_every_method_that_draws(method, values, options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -78,6 +83,31 @@ def test_set_generator_reaches_every_method_that_draws(method, values, options):
     assert not torch.equal(model(x), first)
     generator.manual_seed(1)
     assert torch.equal(model(x), first)
+
+
+@every_method_that_draws
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_repeats_the_noise_or_refuses(method, values, options, reentrant):
+    """Torch sets its own generator back before it computes a pass again, and no other."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    convert_(model, values, method=method, keep=(), **options)
+    x, found = torch.randn(4, 6, requires_grad=True), []
+    for again in (False, True):
+        model.zero_grad()
+        torch.manual_seed(1)
+        for layer in model:
+            layer.baseline = None  # the log-derivative estimator's, of former losses
+        z = checkpoint(model, x, use_reentrant=reentrant) if again else model(x)
+        loss = z.square().mean()
+        (loss + extra_loss(model, loss, 10)).backward()
+        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        assert not any(getattr(layer, "pending", []) for layer in model)  # nothing is left for the next loss
+    if method != "logderivative" or not reentrant:  # of reentrant passes torch keeps no gradient but the output's
+        assert_same(found[1], found[0])
+    set_generator(model, torch.Generator())
+    with pytest.raises(RuntimeError, match=r"activation checkpointing .*generator to None"):
+        checkpoint(model, x, use_reentrant=reentrant).sum().backward()
 
 
 def test_a_layer_has_its_own_variance_floor():

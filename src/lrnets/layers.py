@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from lrnets import functional
 from lrnets.errors import describe
+from lrnets.noise import check_repeatable
 from lrnets.plain import filled, settings_of
 from lrnets.weights import P_MAX, P_MIN, ValueSet, as_value_set, standardize
 
@@ -120,6 +121,7 @@ class LRLayer(nn.Module):
 
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
         functional.check_input(x, self.logits.dtype)
+        check_repeatable(self.generator)
         return functional.local_reparameterization(
             x, self._raw_logits, self.bias, self.values, linear_map, scale=self.whole_scale, sharpness=self.sharpness,
             generator=self.generator, variance_floor=self.variance_floor, natural=self.natural,

@@ -34,6 +34,24 @@ def standard_normal_like(like: Tensor, generator: torch.Generator | None = None)
     return _filled(like, generator)
 
 
+def check_repeatable(generator: torch.Generator | None) -> None:
+    """Refuse a layer's own generator where activation checkpointing repeats a forward pass: its noise would be new.
+
+    Checkpointing sets torch's own generators back and no other, and gradients that mix two noises are silently wrong.
+    """
+    if generator is not None and recomputing():
+        raise RuntimeError(
+            "activation checkpointing computes this layer again, and its own generator gives other noise than the "
+            "first time; set the layers' generator to None (lrnets.layers.set_generator), so that they draw from "
+            "torch's own, or leave them out of the checkpoint"
+        )
+
+
+def recomputing() -> bool:
+    """Whether a backward pass is under way: a forward pass within it is one that was computed before."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 def _filled(like: Tensor, generator: torch.Generator | None) -> Tensor:
     noise = torch.empty_like(like)
     flat = noise.as_strided((noise.numel(),), (1,))

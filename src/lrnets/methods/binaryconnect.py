@@ -17,6 +17,7 @@ from typing_extensions import Self
 from lrnets.errors import describe
 from lrnets.methods.activations import signs
 from lrnets.methods.straight_through import Quantizer, makers, straight_through
+from lrnets.noise import check_repeatable
 from lrnets.weights import at_least_float32, standardize
 
 
@@ -56,6 +57,8 @@ class ClippedSign(Quantizer):
 
     def forward(self, latent: Tensor) -> Tensor:
         drawn = self.random and self.training
+        if drawn:
+            check_repeatable(self.generator)
         chosen = draw_signs(latent, self.generator) if drawn else signs(latent.detach())
         return self._scaled(straight_through(latent, chosen, self.slope(latent)))
 

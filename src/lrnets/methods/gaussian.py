@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from lrnets.functional import VARIANCE_FLOOR, check_input
 from lrnets.methods.twin import Mode, Twin
-from lrnets.noise import standard_normal_like
+from lrnets.noise import check_repeatable, standard_normal_like
 from lrnets.plain import settings_of
 from lrnets.weights import ValueSet, at_least_float32
 
@@ -75,6 +75,7 @@ class NoisyLayer(Twin):
         if not self.training:
             return m
         check_input(input)
+        check_repeatable(self.generator)
         device = input.device.type
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
             square = at_least_float32(input).square()

@@ -22,6 +22,7 @@ from typing_extensions import Self
 
 from lrnets.layers import LRConv1d, LRConv2d, LRConv3d, LRConvTranspose2d, LRLinear, Scale, Values
 from lrnets.methods.sampled import SampledWeights, log_probabilities
+from lrnets.noise import recomputing
 from lrnets.weights import P_MAX, P_MIN, ValueSet, at_least_float32
 
 BASELINE_DECAY = 0.9
@@ -52,7 +53,8 @@ class LogDerivativeLayer(SampledWeights):
 
     def sample_weight(self) -> Tensor:
         drawn = self.values.draw(self.weight_logits, generator=self.generator)
-        if torch.is_grad_enabled() and self.logits.requires_grad:
+        # (What activation checkpointing computes again was remembered the first time.)
+        if torch.is_grad_enabled() and self.logits.requires_grad and not recomputing():
             if len(self.pending) == MOST_PENDING:
                 raise RuntimeError(
                     f"{MOST_PENDING} training passes have drawn weights and no loss has come back for them; call "

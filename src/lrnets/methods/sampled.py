@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lrnets import functional
 from lrnets.layers import LRLayer
+from lrnets.noise import check_repeatable
 from lrnets.weights import Binary, Levels, Ternary, ValueSet
 
 
@@ -28,6 +29,7 @@ class SampledWeights(LRLayer):
 
     def _sample(self, x: Tensor, linear_map: functional.LinearMap) -> Tensor:
         functional.check_input(x)
+        check_repeatable(self.generator)
         weight = self.scaled(self.sample_weight())
         bias: Tensor | None = self.bias
         device = x.device.type
