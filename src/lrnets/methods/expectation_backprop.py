@@ -108,7 +108,8 @@ class ExpectationLayer(LRLayer):
 
     In `train()` it gives mu / sigma, in `eval()` the sum over the most probable weights, as all LR layers do.
     `binary_input` says that what it reads are signs, pooled or reshaped at most, and not the network's own input.
-    (Max pooling of means gives less than the mean of the largest sign; the published networks have none.)
+    (Max pooling of means gives less than the mean of the largest sign, and of a mean of signs <v^2> is less than the 1
+    that a sign has, so behind average pooling sigma comes out too large; the published networks have neither.)
     """
 
     local = False
