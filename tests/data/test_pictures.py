@@ -1,6 +1,7 @@
 """One picture: the square that is cut out, every kind of file that ImageNet is known to hold, and damaged ones."""
 
 import io
+import zlib
 
 import numpy as np
 import pytest
@@ -111,16 +112,27 @@ def gif() -> bytes:
     return content.getvalue()
 
 
+def without_palette() -> bytes:
+    """A PNG with a transparent colour, whose palette is a chunk of a name that nobody knows. Pillow asserts one."""
+    content = io.BytesIO()
+    Image.fromarray(pixels(0)).convert("P").save(content, "PNG", transparency=3)
+    whole = content.getvalue()
+    start = whole.index(b"PLTE")
+    end = start + 4 + int.from_bytes(whole[start - 4 : start], "big")
+    renamed = b"pLTE" + whole[start + 4 : end]
+    return whole[:start] + renamed + zlib.crc32(renamed).to_bytes(4, "big") + whole[end + 4 :]
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"", b"no picture at all", encoded(pixels(0, 64, 64))[:400], encoded(pixels(0, 64, 64), "PNG")[:100], gif(),
-        encoded(Image.fromarray(np.zeros((8, 8), np.uint16)), "PNG"),
+        encoded(Image.fromarray(np.zeros((8, 8), np.uint16)), "PNG"), without_palette(),
     ],
-    ids=["empty", "text", "half a JPEG", "half a PNG", "GIF", "16 bits"],
+    ids=["empty", "text", "half a JPEG", "half a PNG", "GIF", "16 bits", "no palette"],
 )  # fmt: skip
 def test_what_is_no_picture_or_not_whole_is_called_damaged(content):
-    with pytest.raises(DamagedImageError):
+    with pytest.raises(DamagedImageError, match=r"."):  # with a reason
         View(8, 8).of(content)
 
 

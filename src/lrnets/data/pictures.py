@@ -103,8 +103,10 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
                 yield image
     except UnidentifiedImageError as error:
         raise DamagedImageError(f"neither JPEG nor PNG, of {len(content)} bytes") from error
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise DamagedImageError(str(error)) from error
+    except MemoryError:  # not the picture's fault
+        raise
+    except Exception as error:  # of damaged chunks Pillow may fail in any way, an assertion among them
+        raise DamagedImageError(str(error) or type(error).__name__) from error
 
 
 def _decoded(image: Image.Image, shorter: int) -> Image.Image:
