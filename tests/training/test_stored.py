@@ -26,6 +26,12 @@ def test_the_drawn_network_is_the_one_that_was_chosen(finished):
     assert len(net[5].weight.unique()) <= 3
 
 
+def test_others_may_read_weights_as_they_may_the_rest(finished):
+    folder, _ = finished
+    modes = {file.name: file.stat().st_mode for file in folder.path.iterdir() if file.is_file()}
+    assert {modes[f"{name}.safetensors"] for name in ("float", "drawn", "examples")} == {modes["recipe.yaml"]}
+
+
 def test_an_unfinished_run_is_refused(finished, tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_text("recipe.yaml", finished[0].read_recipe().to_yaml())

@@ -22,7 +22,7 @@ from lrnets.training.recipe import Recipe, recipe_from
 from lrnets.training.recipe_difference import settings_difference
 from lrnets.training.sole_writer import BusyFolderError, sole_writer
 from lrnets.training.weight_files import read_weights
-from lrnets.whole_files import whole_file, write_whole
+from lrnets.whole_files import write_whole
 
 ENVIRONMENT = "environment.json"
 
@@ -130,12 +130,11 @@ class RunFolder:
 
     def save_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """A safetensors file, whole or not there."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         copies = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        with whole_file(self.path / name) as temporary:
-            save_file(copies, temporary)
+        write_whole(self.path / name, save(copies))  # not save_file, whose files only their owner may read
 
     def load_weights(self, name: str, net: nn.Module) -> None:
         net.load_state_dict(read_weights(self.weights_file(name)))
