@@ -41,6 +41,25 @@ def test_settings_that_are_none_are_answered_with_those_there_are(setting, known
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "name", "seed", "data_options", "float_stage", "float_stage.schedule", "discrete_stage.start",
+        "discrete_stage.lr", "discrete_stage.sharpen.shape",
+    ],
+)  # fmt: skip
+def test_a_value_that_was_forgotten_is_asked_for(name):
+    """Without a schedule a stage would train on one cycle, and without a start from random weights."""
+    with pytest.raises(ValueError, match=rf"^recipe 'mnist-ternary': {name} has no value; give it one, or leave it"):
+        load_recipe("mnist-ternary", ["discrete_stage.sharpen={factor: 2}", f"{name}="])
+
+
+def test_settings_that_may_be_without_value_are_so():
+    recipe = load_recipe("mnist-ternary", ["discrete_stage.sharpen=", "discrete_stage.logit_lr=null", "method=null"])
+    assert recipe.discrete_stage.sharpen is recipe.discrete_stage.logit_lr is None
+    assert recipe.method == "lr"
+
+
 def test_other_messages_stay_as_they_are():
     for message in ("weights: float has no discrete_stage; leave it out", "two\n  lines of something else"):
         assert in_short(message, Recipe) == message

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from lrnets.methods import METHODS, method_named
-from lrnets.training.recipe_refusals import in_short
+from lrnets.training.recipe_refusals import forgotten, in_short
 from lrnets.training.settings_file import read_settings, shipped
 from lrnets.weights import as_value_set
 
@@ -216,6 +216,8 @@ def recipe_from(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Validate a mapping; unknown names, wrong types and impossible values are refused by name."""
     from jsonargparse import ArgumentError
 
+    if name := forgotten(raw, Recipe):
+        raise ValueError(f"{where}: {name} has no value; give it one, or leave it out")
     try:
         with _PARSING:
             parser = _parser()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list", "str": "a text"}
 NO_REASONS = ("Expected a", "Problem with", "Does not validate", "Not a valid subclass")  # lines that say nothing new
@@ -28,6 +29,17 @@ def in_short(message: str, recipe: type) -> str:
     return message
 
 
+def forgotten(raw: Mapping[str, Any], recipe: type) -> str | None:
+    """Name of a setting without a value ("lr:" in YAML), unless none is one of its values; the parser lets it pass."""
+    for name, hint in get_type_hints(recipe).items():
+        if name in raw and raw[name] is None and type(None) not in get_args(hint):
+            return name
+        group = _group(hint) if isinstance(raw.get(name), Mapping) else None
+        if group is not None and (inside := forgotten(raw[name], group)):
+            return f"{name}.{inside}"
+    return None
+
+
 def _in_words(kind: str) -> str:
     """What "<class 'int'>" or "typing.Literal['step', 'one-cycle']" is to those who write YAML; nothing for None."""
     if kind.startswith("typing.Literal"):
@@ -39,6 +51,10 @@ def _in_words(kind: str) -> str:
 def _settings_at(group: type, path: list[str]) -> list[str]:
     """Names of the settings in the group at this path."""
     for name in ".".join(path).split(".") if path else []:
-        hint = get_type_hints(group)[name]
-        group = next(kind for kind in (hint, *get_args(hint)) if is_dataclass(kind))  # type: ignore[assignment]
+        group = _group(get_type_hints(group)[name]) or group
     return [entry.name for entry in fields(group)]
+
+
+def _group(hint: Any) -> type | None:
+    """The class of a group of settings, if a setting is one."""
+    return next((kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)), None)  # type: ignore[return-value]
