@@ -174,6 +174,20 @@ def test_damaged_images_are_named_and_left_out_up_to_a_share(root):
         ImageFolder(root, **SMALL)  # noticed when mean and deviation are computed, before anything is trained
 
 
+def test_links_count_as_what_they_lead_to_and_as_damaged_if_it_is_gone(root, tmp_path):
+    folder = root / "train/class00"
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "0.JPEG").rename(tmp_path / "elsewhere/0.JPEG")
+    (folder / "0.JPEG").symlink_to(tmp_path / "elsewhere/0.JPEG")
+    (folder / "gone.JPEG").symlink_to(tmp_path / "elsewhere/gone.JPEG")
+    (folder / "folder.JPEG").symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(DamagedImageWarning, match=r"class00/gone.JPEG: cannot be read .*No such file"):
+        data = ImageFolder(root, **SMALL, damaged_share=0.1)
+    assert len(data.train) + len(data.valid) == 25
+    with pytest.raises(ValueError, match=r"1 of 25 images cannot be read, .*\n.*class00/gone.JPEG: "):
+        everything(replace(data.train, index=torch.arange(25), damaged=Damaged(25, 0.01)))
+
+
 def test_a_disk_that_fails_is_asked_again_and_is_no_damage(root, monkeypatch):
     data = ImageFolder(root, **SMALL)
     expected, _ = everything(data.train)

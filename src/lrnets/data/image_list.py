@@ -58,8 +58,17 @@ class FileList:
             return file.read()
 
     def fingerprint(self) -> str:
-        stats = [os.stat(self.name(image)) for image in range(min(STAMPED, len(self.files)))]
-        return digest(self.files, self.labels.numpy(), np.array([(s.st_size, s.st_mtime_ns) for s in stats]))
+        stamps = [_stamp(self.name(image)) for image in range(min(STAMPED, len(self.files)))]
+        return digest(self.files, self.labels.numpy(), np.array(stamps))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """A file's size and time; of a link that leads nowhere none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def digest(names: np.ndarray, *numbers: np.ndarray) -> str:
@@ -93,8 +102,10 @@ def list_files(folder: Path, classes: Sequence[str], *, all_needed: bool = True)
 
 
 def _pictures(folder: Path) -> list[str]:
+    """Names of the images in a folder; a link that leads nowhere is one that cannot be read, to be reported as such."""
     with os.scandir(folder) as entries:
         return sorted(
             e.name for e in entries
-            if e.name.lower().endswith(SUFFIXES) and not e.name.startswith(".") and e.is_file()
+            if e.name.lower().endswith(SUFFIXES) and not e.name.startswith(".")
+            and (e.is_file() or (e.is_symlink() and not os.path.exists(e.path)))
         )  # fmt: skip
