@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import warnings
 
 import pytest
 import torch
@@ -13,7 +14,14 @@ from lrnets.data import Batches, ImageFolder
 from lrnets.data.image_list import class_folders, list_files
 from lrnets.data.inspection import inspect_folder
 from lrnets.data.progress import silent
-from lrnets.data.shards import TOGETHER, list_shards, order_by_shards, read_index, write_shards
+from lrnets.data.shards import (
+    TOGETHER,
+    SortedShardsWarning,
+    list_shards,
+    order_by_shards,
+    read_index,
+    write_shards,
+)
 
 SMALL = {"size": 8, "resize": 12, "valid_size": 6, "workers": 0}
 
@@ -186,6 +194,36 @@ def test_files_that_are_no_tar_or_cut_short_are_refused(tmp_path):
     (tmp_path / "t.tar").write_bytes(whole[:3000])
     with pytest.raises(ValueError, match=r"cut short|not a whole"):
         read_index(tmp_path / "t.tar")
+
+
+@pytest.mark.parametrize("order", ["by class", "a class a shard", "at random", "one class", "few"])
+def test_shards_whose_images_stand_class_by_class_are_told_of(tmp_path, order):
+    """The first images, of which batch norm's statistics are taken, would be of one class."""
+    count, classes = (40, 4) if order == "few" else (200, 1 if order == "one class" else 4)
+    labels = torch.arange(count) * classes // count
+    if order == "at random":
+        labels = labels[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    picture, split = encoded(pixels(0)), count // 4
+    for part in ("train", "val"):
+        for shard, numbers in enumerate(labels.split(split if order == "a class a shard" else count)):
+            members = [(f"{i}.{end}", label) for i, label in enumerate(numbers.tolist()) for end in ("jpg", "cls")]
+            tar(
+                tmp_path / f"{part}-{shard:06d}.tar",
+                {name: picture if name.endswith("jpg") else b"%d" % label for name, label in members},
+            )
+    settings = SMALL | {"mean": (0.5,) * 3, "deviation": (0.5,) * 3}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = ImageFolder(tmp_path, **settings)
+        assert len(data.test) == count
+    told = [str(warning.message) for warning in caught if warning.category is SortedShardsWarning]
+    if order in ("by class", "a class a shard"):
+        assert data.train.labels[:40].eq(0).all()
+        assert len(told) == 1
+        assert "class by class" in told[0]
+        assert "Write them in random order, as `lrnets data FOLDER --to-shards OUT` does" in told[0]
+    else:
+        assert not told
 
 
 def test_a_class_number_that_nobody_named_is_refused(tmp_path):

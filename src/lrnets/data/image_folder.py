@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,7 +20,7 @@ from lrnets.data.folder import data_folder
 from lrnets.data.image_list import ImageList, class_folders, list_files
 from lrnets.data.pictures import SUFFIXES, View
 from lrnets.data.progress import Report, progress_bars
-from lrnets.data.shards import list_shards, shard_files
+from lrnets.data.shards import SortedShardsWarning, class_by_class, list_shards, shard_files
 from lrnets.data.splits import Data, require_classes, stratified
 from lrnets.data.statistics import channel_statistics
 from lrnets.errors import describe
@@ -40,7 +41,8 @@ class ImageFolder(Data):
     by default as many as there are cores. Damaged images are reported and left out, up to `damaged_share` of all.
     Where `class_count` is given, another number of classes is refused before anything is computed.
 
-    Tar files in webdataset's layout do as well: key.jpg with key.cls, and class names in classes.txt, one a line.
+    Tar files in webdataset's layout do as well: key.jpg with key.cls, and class names in classes.txt, one a line. Their
+    images should be in a random order, since a few files at a time are shuffled; a warning tells if they are not.
     """
 
     train: DiskSplit
@@ -138,6 +140,12 @@ class ImageFolder(Data):
         if not self.sharded:
             return list_files(self.root / part, classes, all_needed=part == "train")
         images = list_shards(self.root, part, report)
+        if part == "train" and class_by_class(images.labels):
+            warnings.warn(
+                f"{self.root}: the train shards hold images class by class; batches, of four shards at a time, and batch "
+                "norm's statistics, of the first images, see few classes. Write them in random order, as `lrnets data "
+                "FOLDER --to-shards OUT` does", SortedShardsWarning, stacklevel=3,
+            )  # fmt: skip
         if classes and int(images.labels.max()) >= len(classes):
             raise ValueError(
                 f"{self.root}: class {int(images.labels.max())} among the {part} shards, "

@@ -29,6 +29,11 @@ from lrnets.whole_files import whole_file
 
 AGAIN = "write the file again"
 TOGETHER = 4  # shards whose images are shuffled among each other
+ENOUGH = 100  # images, of which chance does not put those of a class together
+
+
+class SortedShardsWarning(UserWarning):
+    """Images of a class stand together in tar files, where a random order is relied on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +143,17 @@ def _class_number(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path)
     if not text.strip().isdigit():
         raise ValueError(f"{path}: {member.name} holds {text!r}, expected a class number from 0 on; {AGAIN}")
     return int(text)
+
+
+def class_by_class(labels: Tensor) -> bool:
+    """Whether images of a class stand together: neighbours are of one more often than (1 + c) / 2.
+
+    In a random order they would be with chance c = sum_k (n_k / n)^2 (up to 1 / n), of n_k images in class k.
+    """
+    if len(labels) < ENOUGH:
+        return False
+    by_chance = (torch.bincount(labels).double() / len(labels)).square().sum()
+    return bool((labels[1:] == labels[:-1]).double().mean() > (1 + by_chance) / 2)
 
 
 def order_by_shards(shards: Tensor, seed: int, epoch: int, *, batch_size: int, world: int) -> Tensor:
