@@ -199,6 +199,9 @@ def test_a_file_that_does_not_fit_leaves_no_run_behind(tmp_path):
         train(tmp_path / "run", short(), init=tmp_path / "other.pt")
     with pytest.raises(FileNotFoundError, match="no weights"):
         train(tmp_path / "run", short(), init=tmp_path / "missing.pt")
+    torch.save({name: tensor / 0 for name, tensor in network().state_dict().items()}, tmp_path / "diverged.pt")
+    with pytest.raises(ValueError, match="diverged"):
+        train(tmp_path / "run", short(), init=tmp_path / "diverged.pt")
     assert not (tmp_path / "run").exists()
 
 

@@ -90,6 +90,16 @@ def test_another_number_of_classes_is_named(tmp_path):
         load_init(network(), tmp_path / "net.pth")
 
 
+@pytest.mark.parametrize(("name", "value"), [("0.weight", float("nan")), ("1.running_var", float("inf"))])
+def test_a_network_that_diverged_is_refused(tmp_path, name, value):
+    state = network().state_dict()
+    state[name].view(-1)[0] = value
+    torch.save(state, tmp_path / "net.pth")
+    message = rf"net.pth: 1 of the {state[name].numel()} numbers of {name} are NaN or infinite.*; name an earlier"
+    with pytest.raises(ValueError, match=message):
+        load_init(network(), tmp_path / "net.pth")
+
+
 def test_another_network_is_named(tmp_path):
     torch.save(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))).state_dict(), tmp_path / "net.pth")
     shapes, lacks = "0.weight is 2x2 there and 2x1x3x3 here, .*", "lacks 1.num_batches_tracked, .*"

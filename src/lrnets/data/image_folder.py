@@ -142,9 +142,9 @@ class ImageFolder(Data):
         images = list_shards(self.root, part, report)
         if part == "train" and class_by_class(images.labels):
             warnings.warn(
-                f"{self.root}: the train shards hold images class by class; batches, of four shards at a time, and batch "
-                "norm's statistics, of the first images, see few classes. Write them in random order, as `lrnets data "
-                "FOLDER --to-shards OUT` does", SortedShardsWarning, stacklevel=3,
+                f"{self.root}: the train shards hold images class by class; batches, of four shards at a time, and "
+                "batch norm's statistics, of the first images, see few classes. Write them in random order, as `lrnets "
+                "data FOLDER --to-shards OUT` does", SortedShardsWarning, stacklevel=3,
             )  # fmt: skip
         if classes and int(images.labels.max()) >= len(classes):
             raise ValueError(

@@ -58,6 +58,12 @@ def load_init(model: nn.Module, path: Path) -> None:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit the network: {_misfit(state, expected)}") from error
+    for name, tensor in model.state_dict().items():
+        if bad := int((~tensor.isfinite()).sum()):
+            raise ValueError(
+                f"{path}: {bad} of the {tensor.numel()} numbers of {name} are NaN or infinite, as of a network that "
+                "diverged; name an earlier checkpoint"
+            )
 
 
 def _torch_content(path: Path) -> Any:
