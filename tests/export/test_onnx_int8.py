@@ -9,15 +9,16 @@ import pytest
 import torch
 from export_networks import (
     BasicBlock,
+    Lambda,
     drawn,
 )
-from lrnets_runtime import reference
+from lrnets_runtime import file, reference
 from lrnets_runtime.graph import Add, Concat, Graph
 from lrnets_runtime.shapes import infer_shapes
 from onnx_sessions import NETWORKS, built, on_bytes, onnx, operators, random, run, session
 from torch import nn
 
-from lrnets.export import save_onnx
+from lrnets.export import save_onnx, save_packed
 from lrnets.export.onnx_graph import OnnxWriter
 
 
@@ -105,3 +106,15 @@ def test_large_weights_do_not_overflow(kind: str, tmp_path: Path) -> None:
     assert report.difference <= 0.02 * report.largest_output
     stored = {t.name: t.data_type for t in onnx.load(tmp_path / "n.onnx").graph.initializer}
     assert onnx.TensorProto.UINT8 in {kind for name, kind in stored.items() if name.endswith("weight")}
+
+
+@pytest.mark.parametrize("pool", [1, 2])
+def test_signs_of_sums_of_bytes_are_those_of_the_packed_file(tmp_path: Path, pool: int) -> None:
+    """Half a step of a bias in whole steps would turn about one in a thousand."""
+    layers = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.MaxPool2d(pool)
+    net = drawn(nn.Sequential(*layers, Lambda(lambda x: torch.where(x >= 0, 1.0, -1.0))), "binary")
+    x = random(32, 3, 16, 16)
+    save_packed(net, x[:2], tmp_path / "net.safetensors", activations="int8", calibration=[x])
+    save_onnx(net, x[:2], tmp_path / "net.onnx", activations="int8", calibration=[x])
+    expected = reference.run(*file.read(tmp_path / "net.safetensors"), x.numpy())
+    assert np.array_equal(run(tmp_path / "net.onnx", x), expected)

@@ -10,7 +10,8 @@ What is behind the choices, as measured with onnxruntime 1.31 on a CPU with AVX2
   overflow them: outputs were up to 25% off. Such weights are written as uint8 around 128, which it sums in 32 bits.
 - DequantizeLinear next to MatMul becomes MatMulNBits of level 4 without being asked, so a Transpose stands between.
 - A layer on bytes has its bias in int32 steps of input step times scale. Where that overflows (a scale near 0), the
-  bias is added in float32 instead; onnxruntime left to itself makes it 0 without a word.
+  bias is added in float32 instead; onnxruntime left to itself makes it 0 without a word. So is it where the
+  result stays float32: half a step would turn one sign in a thousand.
 """
 
 from __future__ import annotations
@@ -212,7 +213,8 @@ class OnnxWriter:
         entry = None if scale is None else self.entries.get(node.inputs[0])
         several = isinstance(node, Linear) and len(self.shapes[node.output]) > 1
         weight = self.weight(numbers, scale, several, entry is not None)
-        taken = None if bias is None or several else self.bias(bias, entry, numbers, scale)
+        exact = entry is not None and node.output not in self.entries
+        taken = None if bias is None or several or exact else self.bias(bias, entry, numbers, scale)
         inputs = [x, weight] if taken is None else [x, weight, taken]
         if isinstance(node, Conv2d):
             y = self.emit(
