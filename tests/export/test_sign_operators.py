@@ -193,6 +193,18 @@ def test_thresholds_are_exact_where_sums_are_whole() -> None:
     assert np.array_equal(hidden > 0, up.numpy())
 
 
+def test_a_batch_norm_that_decayed_away_leaves_its_bias_to_the_sign() -> None:
+    """Its threshold, bias over weight, would be beyond float32."""
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), SignLinear(4, 2)).eval()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([1e-41, -1e-30, 0, 1]))
+        net[1].bias.copy_(torch.tensor([-0.5, 0.5, -0.25, 0.125]))
+    traced = fold(trace(net, torch.randn(2, 6)))
+    assert_same(traced, net, torch.randn(20, 6))
+    thresholds = traced.tensors[str(traced.graph.nodes[0].bias)]
+    assert thresholds[[0, 2]].tolist() == [-0.5, -0.25]  # as they were; the others are of sums without a scale
+
+
 @pytest.mark.parametrize(
     "function",
     [

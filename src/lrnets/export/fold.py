@@ -14,6 +14,7 @@ from lrnets.export.builder import fresh_name
 from lrnets.export.coding import Array, Tensors, pack, quantized
 from lrnets.export.trace import Traced
 
+LARGEST_THRESHOLD = 2.0**126  # float32's largest is near 2^128
 Vectored = (Conv2d, Linear, Affine)  # nodes with a scale and a bias
 
 
@@ -88,7 +89,11 @@ def fuse_activations(traced: Traced) -> Traced:
 
 
 def drop_scales_under_signs(traced: Traced) -> Traced:
-    """sign(s z + t) = sign(+-z + t / |s|): a threshold without a scale, and exact where z is a whole number."""
+    """sign(s z + t) = sign(+-z + t / |s|): a threshold without a scale, and exact where z is a whole number.
+
+    A channel keeps its scale where it is 0, or so small (batch norm's weight decayed away) that the threshold would
+    leave float32.
+    """
     graph, tensors = traced[0], dict(traced[1])
     shapes = infer_shapes(graph)
     nodes = list(graph.nodes)
@@ -96,10 +101,10 @@ def drop_scales_under_signs(traced: Traced) -> Traced:
         if not (isinstance(node, Vectored) and node.activation.kind == "sign" and node.scale is not None):
             continue
         s, t = _vector(tensors, node.scale, 1.0), _vector(tensors, node.bias, 0.0)
-        size = np.where(s == 0, 1.0, np.abs(s))
+        size = np.where(np.abs(t) >= LARGEST_THRESHOLD * np.abs(s), 1.0, np.abs(s))
         channels = shapes[node.output][-1 if isinstance(node, Linear) else 0]
         scale, bias = f"{node.name}.scale", f"{node.name}.bias"
-        tensors[scale], tensors[bias] = (np.broadcast_to(v, channels).copy() for v in (np.sign(s), t / size))
+        tensors[scale], tensors[bias] = (np.broadcast_to(v, channels).copy() for v in (s / size, t / size))
         nodes[place] = replace(node, scale=scale, bias=bias)
     return _without_unused(Traced(replace(graph, nodes=tuple(nodes)), tensors))
 
