@@ -66,6 +66,18 @@ def test_array_likes(path, batch):
         np.testing.assert_array_equal(network(x), network(x.astype(np.float32)))
 
 
+def test_numbers_at_odd_addresses(path, batch, monkeypatch):
+    """As np.frombuffer may find them; C may read float32 at multiples of 4 only."""
+    network, given = load(path), []
+    core = network._native or (lambda x, threads: reference.run(network.graph, network.tensors, x))
+    monkeypatch.setattr(network, "_native", lambda x, threads: given.append(x) or core(x, threads))
+    odd = np.frombuffer(b"?" + batch.tobytes(), np.float32, offset=1).reshape(batch.shape)
+    assert not odd.flags.aligned
+    np.testing.assert_array_equal(network(odd), network(batch))
+    assert given[0].flags.aligned
+    assert given[1] is batch
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (5, 5), (2, 5), (1, 2, 5, 6), (2, 2, 5, 5, 1), (1, 1, 2, 5, 5), (0,)])
 def test_wrong_shapes(path, shape):
     with pytest.raises(ValueError, match=r"this network takes \[batch, 2, 5, 5\] or \[2, 5, 5\]"):

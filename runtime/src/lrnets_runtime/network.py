@@ -129,7 +129,7 @@ class Network:
     def _as_batch(self, x: ArrayLike) -> tuple[NDArray[np.float32], bool]:
         """Float32 with a batch, and whether the batch was added."""
         values = np.asarray(x)
-        usual = values.dtype == np.float32 and values.flags.c_contiguous and values.ndim
+        usual = values.dtype == np.float32 and values.flags.c_contiguous and values.flags.aligned and values.ndim
         if usual and values.shape[1:] == self.input_shape:
             return values, False  # as it mostly is: a small network has no microseconds to spare
         if values.dtype.kind not in "biuf":
@@ -141,7 +141,7 @@ class Network:
                 f"the input has shape {shown(list(values.shape))}; this network takes [batch, {sizes}] or [{sizes}]"
             )
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite
-            values = np.ascontiguousarray(values[None] if single else values, dtype=np.float32)
+            values = np.require(values[None] if single else values, np.float32, ["C", "ALIGNED"])
         return values, single
 
     def _layer(self, node: Node) -> Layer:
