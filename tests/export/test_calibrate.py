@@ -90,6 +90,10 @@ def test_wrong_arguments_are_refused(folded: Traced) -> None:
         calibrate(*folded, [])
     with pytest.raises(ValueError, match=r"has shape \(2, 4, 4\); the network takes \(batch, 2, 4, 4\)"):
         calibrate(*folded, [x[0]])
+    with pytest.raises(TypeError, match="calibration must be batches, such as a DataLoader gives, got 5"):
+        calibrate(*folded, 5)
+    with pytest.raises(TypeError, match=r"a calibration batch is .*; give an array or tensor of inputs, or a tuple"):
+        calibrate(*folded, [{"pixels": x}])
     with pytest.raises(ValueError, match="value 'input' is NaN or infinite"):
         calibrate(*folded, [x * float("nan")])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -143,10 +143,23 @@ def float_values(graph: Graph, tensors: Tensors, x: Array) -> Iterator[tuple[str
 def _arrays(batches: Any, graph: Graph) -> Iterator[Array]:
     """Batches as float32 arrays of the graph's input shape."""
     some: Iterable[Any] = [batches] if isinstance(batches, (torch.Tensor, np.ndarray)) else batches
+    if isinstance(some, (str, Mapping)) or not isinstance(some, Iterable):
+        raise TypeError(f"calibration must be batches, such as a DataLoader gives, got {describe(some)}")
     for batch in some:
-        x = batch[0] if isinstance(batch, (tuple, list)) else batch
-        array = x.detach().float().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x, dtype=np.float32)
+        array = _array(batch)
         if array.shape[1:] != graph.input_shape or not len(array):
             shape = ", ".join(map(str, ("batch", *graph.input_shape)))
             raise ValueError(f"a calibration batch has shape {array.shape}; the network takes ({shape})")
         yield array
+
+
+def _array(batch: Any) -> Array:
+    x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if isinstance(x, torch.Tensor):
+        return x.detach().float().cpu().numpy()
+    try:
+        return np.asarray(x, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"a calibration batch is {describe(x)}; give an array or tensor of inputs, or a tuple that begins with one"
+        ) from error
