@@ -24,6 +24,17 @@ function standardized(x) {
   return x.map((value) => (value - mean) / deviation);
 }
 
+/* Left, top, width and height of what becomes the `wanted` [width, height], in pixels of a picture of this size: all of it,
+ * or with a `shorterSide` the middle of what has so many on its shorter side; see lrnets_runtime/images.py. */
+function pictureBox(size, wanted, shorterSide) {
+  if (!shorterSide) return [0, 0, ...size];
+  const scaled = size.map((side) => Math.floor((side * shorterSide) / Math.min(...size)));
+  const units = size.map((side, i) => side / scaled[i]);
+  const half = (n) => (n % 4 === 1 ? (n - 1) / 2 : Math.round(n / 2)); // to even, as Python has it
+  const start = scaled.map((side, i) => half(side - wanted[i]) * units[i]);
+  return [...start, ...wanted.map((side, i) => side * units[i])];
+}
+
 function softmax(y) {
   const largest = Math.max(...y);
   const powers = Array.from(y, (value) => Math.exp(value - largest));

@@ -238,12 +238,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
 get("file").addEventListener("change", async ({ target }) => {
   if (!target.files.length) return;
   const picture = await createImageBitmap(target.files[0]);
-  const side = Math.min(picture.width, picture.height);
+  const box = pictureBox([picture.width, picture.height], [width, height], facts.preparation.shorter_side);
   const small = document.createElement("canvas");
   [small.width, small.height] = [width, height];
   const context = small.getContext("2d");
   context.imageSmoothingQuality = "high";
-  context.drawImage(picture, (picture.width - side) / 2, (picture.height - side) / 2, side, side, 0, 0, width, height);
+  context.drawImage(picture, ...box, 0, 0, width, height);
   const { data } = context.getImageData(0, 0, width, height); // red, green, blue, opacity
   showBytes(Uint8Array.from({ length: 3 * height * width }, (_, at) => {
     const plane = height * width;
