@@ -166,10 +166,10 @@ INLINE void sum_rows(const uint8_t *rows, const uint8_t *x, int64_t blocks, cons
         }
     }
     for (int r = 0; r < ROWS; r++) {
-        int32_t parts[16];
+        uint32_t parts[16], sum = 0; /* modulo 2^32, see run_rows */
         _mm512_storeu_si512((void *)parts, total[r]);
-        sums[r] = 0;
-        for (int i = 0; i < 16; i++) sums[r] += parts[i];
+        for (int i = 0; i < 16; i++) sum += parts[i];
+        sums[r] = (int32_t)sum;
     }
 }
 

@@ -24,6 +24,7 @@ from lrnets_runtime.graph import (
     Softmax,
     Weight,
 )
+from lrnets_runtime.packing import pack
 from lrnets_runtime.plan import Image, make_plan, place_images
 
 KERNELS = native.kernels()[:-1]
@@ -364,3 +365,14 @@ def test_kernels_by_name_come_before_those_of_the_environment(monkeypatch):
     assert Network(graph, tensors).bytes_in_memory != Network(graph, tensors, kernels="reference").bytes_in_memory
     with pytest.raises(ValueError, match=f"kernels is 'quantum'; this machine has .*{KERNELS[-1]}, reference"):
         Network(graph, tensors, kernels="quantum")
+
+
+@pytest.mark.parametrize("coding", ["binary", "ternary"])
+def test_the_deepest_sums_of_bytes_are_exact(kernels, coding):
+    """They fit 32 bits, and the sums of codes on the way do not; the sanitizers look on (test_sanitized.py)."""
+    depth = (2**31 - 1) // 255
+    weights = np.ones((1, depth), np.int8)
+    weights[0, -1] = -1
+    node = Linear("layer", ("x",), "y", Weight("w", coding, weights.shape))
+    network = Network(Graph("x", (depth,), "y", (node,), {"x": (1.0, 0)}), {"w": pack(weights, coding)}, threads=1)
+    assert network(np.full(depth, 255, np.float32)) == np.float32(255 * (depth - 2))
