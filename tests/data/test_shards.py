@@ -235,3 +235,15 @@ def test_a_class_number_that_nobody_named_is_refused(tmp_path):
     (tmp_path / "val-000000.tar").unlink()
     with pytest.raises(FileNotFoundError, match=r"neither val nor val-\*.tar"):
         ImageFolder(tmp_path, **SMALL)
+
+
+def test_shards_to_test_on_are_looked_at_before_training(tmp_path):
+    for part, label in (("train", b"0"), ("val", b"1")):
+        tar(tmp_path / f"{part}-000000.tar", {f"{i}.{end}": content for i in range(20) for end, content in
+                                              (("jpg", encoded(pixels(i))), ("cls", label))})  # fmt: skip
+    with pytest.raises(ValueError, match="class 1 among the val shards, and 1 classes"):
+        ImageFolder(tmp_path, **SMALL)
+    whole = (tmp_path / "val-000000.tar").read_bytes()
+    (tmp_path / "val-000000.tar").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"val-000000\.tar"):
+        ImageFolder(tmp_path, **SMALL)

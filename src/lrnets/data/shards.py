@@ -120,6 +120,7 @@ def read_index(path: Path) -> list[tuple[bytes, int, int, int]]:
                     classes[key] = _class_number(archive, member, path)
                 elif suffix.lower().endswith(SUFFIXES):
                     dotted.setdefault(key, member.name)
+            ended = path.stat().st_size >= archive.offset + tarfile.BLOCKSIZE  # by zeros, or tarfile had complained
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{path}: not a whole, uncompressed tar file ({error}); {AGAIN}") from error
     if left_out := sorted(dotted.keys() - images.keys()):  # beside an image, it is something else about it
@@ -132,7 +133,7 @@ def read_index(path: Path) -> list[tuple[bytes, int, int, int]]:
         raise ValueError(f"{path}: {lone[0]} has no {missing} beside it, {len(lone)} such in all; {AGAIN}")
     if not images:
         raise ValueError(f"{path}: no image ({', '.join(SUFFIXES)}) with a .cls file beside it; {AGAIN}")
-    if any(offset + size > path.stat().st_size for offset, size in images.values()):
+    if not ended:
         raise ValueError(f"{path}: the file is cut short; {AGAIN}")
     return [(os.fsencode(key), classes[key], *place) for key, place in images.items()]
 
