@@ -48,7 +48,7 @@ MNIST: Rates = {
 CIFAR10: Rates = {  # what was best on MNIST, and a neighbour; lr-binary has the rate of lr-ternary
     "lr-natural-ternary": (0.015, 0.05, 0.15), "lr-natural-binary": (0.015, 0.05, 0.15),
     "lr-sharp-ternary": (0.05, 0.15), "lr-sharp-binary": (0.015, 0.05, 0.15), "lr-ternary": (0.15, 0.5),
-    "twn": (0.0002, 0.0006, 0.002), "bwn": (0.0002, 0.0006, 0.002),
+    "twn": (0.0002, 0.0006, 0.002), "bwn": (0.0002, 0.0006, 0.002, 0.006),
     "gumbel-annealed-ternary": (0.05, 0.15, 0.5),
 }  # fmt: skip
 
