@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt | $(RUNTIME)
 
 RUN := runs/mnist-ternary-quick/0
 
-train: setup ## Train a ternary network for MNIST, from data to a packed file (five to six minutes)
+train: setup ## Train a ternary network for MNIST, from data to a packed file (three to six minutes)
 	@$(BIN)/lrnets train mnist-ternary-quick --out $(RUN) $(if $(wildcard $(RUN)/recipe.yaml),--resume)
 	@$(BIN)/lrnets export $(RUN)
 
