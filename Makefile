@@ -41,7 +41,7 @@ train: setup ## Train a ternary network for MNIST, from data to a packed file (t
 example: setup ## Train a ternary network on scikit-learn's digits, with the library alone (20 seconds)
 	@$(BIN)/python examples/digits.py
 
-test: setup ## Run the tests (a dozen minutes on two cores)
+test: setup ## Run the tests (five to a dozen minutes on two cores)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(MARKED)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -c runtime/pyproject.toml runtime/tests
 
