@@ -6,9 +6,7 @@ import argparse
 import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -179,18 +177,11 @@ def _figures(args: argparse.Namespace) -> None:
 
 
 def _recipes(args: argparse.Namespace) -> None:
+    from lrnets.tables import catalogue
     from lrnets.training.recipe import load_recipe, recipe_names
 
     recipes = [load_recipe(name) for name in recipe_names()]
-    width = max(len(recipe.name) for recipe in recipes)
-    room = max(shutil.get_terminal_size().columns - width - 2, 40)
-    for recipe in recipes:
-        lines = [
-            line for text in (recipe.about, f"cost: {recipe.cost}")
-            for line in textwrap.wrap(text, room, break_on_hyphens=False)
-        ]  # fmt: skip
-        for name, line in zip_longest([recipe.name], lines, fillvalue=""):
-            print(f"{name:{width}}  {line}")
+    print(catalogue([(r.name, r.about, f"cost: {r.cost}") for r in recipes], shutil.get_terminal_size().columns))
     print("cost: by default that of two cores without a GPU")
 
 

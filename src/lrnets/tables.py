@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 
@@ -14,4 +15,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: Seq
         padded = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
         lines.append("  ".join(padded).rstrip())
     lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(lines)
+
+
+def catalogue(entries: Sequence[tuple[str, ...]], width: int) -> str:
+    """Names at the left, and beside each its texts, a paragraph each, wrapped to the width (or to 40 columns)."""
+    left = max(len(name) for name, *_ in entries) + 2
+    wrapper = textwrap.TextWrapper(max(width - left, 40), break_on_hyphens=False)
+    lines = []
+    for name, *texts in entries:
+        wrapped = [line for text in texts for line in wrapper.wrap(text)]
+        lines += [f"{start:{left}}{line}" for start, line in zip([name] + [""] * len(wrapped), wrapped)]
     return "\n".join(lines)

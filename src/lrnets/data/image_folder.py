@@ -81,10 +81,10 @@ class ImageFolder(Data):
             everything = self._split(self._list("train", classes, report))
             if not classes:  # shards that name none
                 classes = tuple(map(str, range(int(everything.labels.max()) + 1)))
-            if self.sharded:  # read but for its index at the end of training: a file cut short would show no sooner
-                self._list("val", classes, report)
             if class_count is not None:
                 require_classes(classes, class_count)
+            if self.sharded:  # read but for its index at the end of training: a file cut short would show no sooner
+                self._list("val", classes, report)
             train, valid = stratified(everything.labels, valid_size)
             if mean is None or deviation is None:
                 standardize = channel_statistics(everything, self.root, report)
