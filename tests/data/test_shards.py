@@ -243,7 +243,9 @@ def test_shards_to_test_on_are_looked_at_before_training(tmp_path):
                                               (("jpg", encoded(pixels(i))), ("cls", label))})  # fmt: skip
     with pytest.raises(ValueError, match="class 1 among the val shards, and 1 classes"):
         ImageFolder(tmp_path, **SMALL)
-    whole = (tmp_path / "val-000000.tar").read_bytes()
-    (tmp_path / "val-000000.tar").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"val-000000\.tar"):
+    (tmp_path / "classes.txt").write_text("cat\ndog")
+    content = (tmp_path / "val-000000.tar").read_bytes().rstrip(b"\0")
+    blocks = -(-len(content) // tarfile.BLOCKSIZE)  # all images are whole, and no zeros end the file
+    (tmp_path / "val-000000.tar").write_bytes(content.ljust(blocks * tarfile.BLOCKSIZE, b"\0"))
+    with pytest.raises(ValueError, match=r"val-000000\.tar: the file is cut short"):
         ImageFolder(tmp_path, **SMALL)
